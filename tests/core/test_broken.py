@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dg_lsp.core import holes, languages, polish, syntax
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Span, apply
+from tests import marked
 from tests.e2e.sources import SOURCES
 from tests.server import adversary
 
@@ -20,6 +22,7 @@ UNFINISHED = (
     *("x = [", "foo(", 's = "abc', "{", "if (", "def f(", "return g(a,", "x = {", "for (", "y = a +", "class A(", "obj."),
     *("'''", "/*", "`", "x = y)", "}", "else", "end", "@", "func (", "<div>", "case", "=>", "let x: ="),
 )
+ROWS = marked.rows(Path(__file__).with_name("broken.txt"))
 NAMES = [name for name, _, _ in SOURCES]
 TEXTS = {name: text for name, _, text in SOURCES}
 
@@ -112,46 +115,22 @@ def test_no_answer_adds_an_error_that_touches_it(name: str, n: int) -> None:
     assert len(wrong) <= max(1, n_edits / 40), wrong
 
 
-# Calls within a call, of which one is unfinished, and what completes them.
-UNCLOSED = {
-    "xs.map((x) => f(x, ⟦⟧": "1));",
-    "xs.map((x) => {\n  f(x, ⟦⟧": "1);",
-    "it('a', async () => {\n  await f(x, ⟦⟧\n});": "1);",
-    "const y = xs.filter((x) => x.a === ⟦⟧": "1);",
-    "useEffect(() => {\n  f(x, ⟦⟧\n}, []);": "1);",
-    "xs.forEach((x) =>\n  f(x, ⟦⟧\n);": "1)",
-}
-OTHERS = ("class A extends", "const x = (", "x = {", "let x: =", "export default", "return g(a,", "obj.", "'abc", "/*")
-WRONG = (
-    "= = 1));",
-    "x y));",
-    "1 2);",
-    "if else",
-    "= 1);",
-    "))));",
-    "f(a b);",
-    "=> =>",
-    "const = 1;",
-    "a ? b);",
-    "a: b c",
-    "(((",
-)
-
-
 @pytest.mark.parametrize("language", ["typescript", "javascript"])
-@pytest.mark.parametrize("text", UNCLOSED)
-def test_wrong_answers_in_a_function_within_a_call_are_dropped_beside_any_unfinished_line(language: str, text: str) -> None:
-    kept = []
-    for other in OTHERS:
+@pytest.mark.parametrize(("text", "right"), ROWS["unclosed"])
+def test_wrong_answers_in_a_function_within_a_call_are_dropped_beside_any_unfinished_line(
+    language: str, text: str, right: str
+) -> None:
+    kept, wrong = [], [row.values[0] for row in ROWS["wrong"]]
+    for other in (row.values[0] for row in ROWS["others"]):
         for whole in (f"{other}\n\n{text}\n", f"{text}\n\n{other}\n"):
             code = Document("file:///a", language, whole.replace("⟦⟧", ""))
             tree = syntax.of(code)
             assert tree is not None
             hole = holes.at_cursor(code, whole.index("⟦"), tree)
-            for answer in (*WRONG, UNCLOSED[text]):
+            for answer in (*wrong, right):
                 edits = polish.to_edits(Candidate((answer,)), (hole,), code, syntax=tree).edits
-                kept += [(whole, answer)] if [edit.text for edit in edits] == [answer] and answer in WRONG else []
-                assert answer in WRONG or edits, (whole, answer)
+                kept += [(whole, answer)] if [edit.text for edit in edits] == [answer] and answer in wrong else []
+                assert answer in wrong or edits, (whole, answer)
     assert not kept
 
 

@@ -3,60 +3,16 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from dg_lsp.core import holes, languages, local, syntax, values
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
+from tests import marked
 
-PYTHON = '''
-import os
-
-
-class Long(Base):
-    """What many methods stand in."""
-
-{methods}
-    @property
-    def last(self) -> str:
-        """Return it."""
-        return "é🦀"
-
-
-def after() -> None:
-    pass
-'''
-METHOD = """
-    def method_{n}(self, one: int) -> int:
-        # A comment: with a colon
-        if one > {n}:
-            for each in range(one):
-                self.total += each
-
-        return helper(
-            one,
-            "text: {n}",
-        )
-"""
-JAVASCRIPT = """
-export class Long extends Base {{
-{methods}
-  last() {{
-    return "é🦀";
-  }}
-}}
-"""
-JAVASCRIPT_METHOD = """
-  method{n}(one) {{
-    // A comment {{
-    if (one > {n}) {{
-      return helper(one, "text {n}");
-    }}
-    const found = {{ one: {n} }};
-    return found;
-  }}
-"""
+PYTHON, METHOD, JAVASCRIPT, JAVASCRIPT_METHOD = marked.drawings(Path(__file__).with_name("local.txt")).values()
 
 
 def long(text: str = PYTHON, method: str = METHOD, n: int = 400) -> str:

@@ -348,43 +348,13 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
             filler.close()
 
 
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (b"", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
-        (b"<html>", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
-        (b"data: [DONE]\n\n", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
-        (b"{", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
-        (b"data: {\n\n", "the answer of HOST can't be understood: the message is not valid JSON"),
-        (b"data: 7\n\n", "the answer of HOST can't be understood: the message must be an object, but is a number"),
-        (b'data: {"choices": 7}\n\n', "the answer of HOST can't be understood: choices must be a list, but is a number"),
-        (b"{}", "the answer of HOST can't be understood: choices is missing"),
-        (b'{"choices": []}', "the answer of HOST can't be understood: choices is empty"),
-        (b'data: {"error": "out of memory"}\n\n', "HOST answered with an error: out of memory"),
-        (b'{"error": "out of memory"}', "HOST answered with an error: out of memory"),
-        (b'{"error": {"message": "no such model", "code": "gone"}}', "HOST answered with an error: no such model"),
-        (b'{"error": {"message": "the model is loading", "code": 503}}', "HOST failed (503): the model is loading"),
-        (b'{"error": {"message": "no such field", "code": 400}}', "HOST refuses the request (400): no such field"),
-        (b'{"object": "error", "message": "no such model"}', "HOST answered with an error: no such model"),
-        (b'data: {"object": "error", "message": "no such model"}\n\n', "HOST answered with an error: no such model"),
-        (b'{"detail": "no such model"}', "HOST answered with an error: no such model"),
-        (b'{"detail": [{"loc": ["body", "model"], "msg": "not there"}]}', "HOST answered with an error: model: not there"),
-        (b'{"errors": [{"message": "no such model"}]}', "HOST answered with an error: no such model"),
-        (b'{"errors": ["no such model"]}', "HOST answered with an error: no such model"),
-        (b'[{"error": {"message": "API key not valid"}}]', "HOST answered with an error: API key not valid"),
-        (b'{"error": {"message": {"text": "no such model"}}}', "HOST answered with an error: no such model"),
-        (b'{"error": true, "message": "no such model"}', "HOST answered with an error: no such model"),
-        (b'{"message": {"content": "x"}}', "the answer of HOST can't be understood: choices is missing"),
-        (b'{"error": null}', "the answer of HOST can't be understood: choices is missing"),
-        (
-            b'data: {"error": {"message": "too long for the context", "code": 413}}\n\n',
-            "HOST does not accept a request of this size (413): too long for the context",
-        ),
-        ((b": " + b"x" * 4096 + b"\n\n") * 5000, "HOST answered with more than 16 MB"),
-    ],
-)
-def test_a_malformed_answer_is_reported(data: bytes, sentence: str) -> None:
-    assert raw(data) == sentence
+@pytest.mark.parametrize(("data", "sentence"), ROWS["malformed"])
+def test_a_malformed_answer_is_reported(data: str, sentence: str) -> None:
+    assert raw(data.encode()) == sentence
+
+
+def test_an_answer_that_does_not_end_is_reported() -> None:
+    assert raw((b": " + b"x" * 4096 + b"\n\n") * 5000) == "HOST answered with more than 16 MB"
 
 
 def test_one_event_may_come_in_any_pieces() -> None:
