@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import check, keep, verify
+from dg_lsp.batch import check, keep
 from dg_lsp.batch.check import Check, CheckLimits
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
@@ -21,6 +21,7 @@ from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.verify import Retry
 from dg_lsp.core.values import Calibrated, Edit, Hole
 from dg_lsp.infill.fill import Fill
+from tests import marked
 from tests.batch.engines import planned
 
 PYTHON = shlex.quote(sys.executable)
@@ -73,103 +74,30 @@ def outcome(result: FileResult) -> list[tuple[str, str]]:
 
 
 THREE = TWO + '\n\ndef h():\n    """Do."""\n    ...\n'
-OF_F_AND_G = "import a\ndef test_f():\n    assert a.f() == 3\ndef test_g():\n    assert a.g() == 2\n"
-HOLE_BY_HOLE = """import a
-def test_f():
-    assert a.f() == 1
-def test_g():
-    assert a.g() == 2
-def test_both():
-    assert a.f() + a.g() == 3
-def test_old():
-    assert True
-"""
-# The first test passes with a wrong fill, and with -x pytest does not run the second.
-STOPPED = "import a\ndef test_f():\n    a.f()\ndef test_g():\n    a.g()\ndef test_f_again():\n    assert a.f() == 3\n"
-SPOILT = "import a, inspect\ndef test_f():\n    a.f()\ndef test_g():\n    assert 'spoils' not in inspect.getsource(a.g)\n"
-COMPILES = f"{PYTHON} -m py_compile {{}}"
 # Like a linter that reports an unused import while the hole raises.
 NO_OS = shlex.quote("import sys; sys.exit('os.sep' not in open(sys.argv[1]).read())")
-LINTER = f"{PYTHON} -c {NO_OS} {{}}"
-HALVES = f"{PYTHON} -c 'import a; assert a.f() in (None, 1); assert a.g() in (None, 2)'"
-BY_TEST = "the check: 1 test$"
-ALL = Options(take_all=True)
+COMMANDS = {
+    "pytest": PYTEST,
+    "pytest -x": f"{PYTEST} -x",
+    "compiles": f"{PYTHON} -m py_compile {{}}",
+    "linter": f"{PYTHON} -c {NO_OS} {{}}",
+    "halves": f"{PYTHON} -c 'import a; assert a.f() in (None, 1); assert a.g() in (None, 2)'",
+}
+PROOFS = marked.rows(Path(__file__).with_name("proofs.txt"))["proofs"]
 
 
-@pytest.mark.parametrize(
-    ("text", "tests", "command", "choices", "rule", "expected"),
-    [
-        (
-            ONE,
-            "import gone\n",
-            PYTEST,
-            [["return 1"]],
-            None,
-            [("", r"no test passes: .*test_a fails: .*No module named 'gone'")],
-        ),
-        (ONE, "x = 1\n", PYTEST, [["return 1"]], None, [("", "the check runs no test")]),
-        (
-            THREE,
-            HOLE_BY_HOLE,
-            PYTEST,
-            [["return 0", "return 1"], ["return 9"], ["return 5"]],
-            None,
-            [("return 1", BY_TEST), ("", ".*test_g fails: "), ("", verify.UNREACHED)],
-        ),
-        # A caller waits until what it calls is filled.
-        (
-            TWO,
-            OF_F_AND_G,
-            PYTEST,
-            [["return g() + 1"], ["return 2"]],
-            None,
-            [("return g() + 1", BY_TEST), ("return 2", BY_TEST)],
-        ),
-        (TWO, OF_F_AND_G, PYTEST, [["return g() + 1"], ["return 9"]], None, [("", verify.BLOCKED), ("", ".*test_g fails: ")]),
-        # A hole that runs at import is proved by the tests that follow.
-        (
-            ONE + "\n\nVALUE = f()\n",
-            "import a\ndef test_f():\n    assert a.VALUE == 2\n",
-            PYTEST,
-            [["return 2"]],
-            None,
-            [("return 2", BY_TEST)],
-        ),
-        (TWO, STOPPED, f"{PYTEST} -x", [["return 1"], ["raise KeyError"]], None, [("", ".*: remove -x\\)$"), ("", "")]),
-        (
-            TWO,
-            STOPPED,
-            f"{PYTEST} -x",
-            [["return 3"], ["return 1"]],
-            None,
-            [("return 3", "the check$"), ("return 1", "the check$")],
-        ),
-        # A fill without proof must not break a test.
-        (TWO, SPOILT, PYTEST, [["return 1"], ["return 'spoils'"]], ALL, [("return 1", BY_TEST), ("", ".*test_g fails: ")]),
-        (ONE, "", COMPILES, [["return 1"]], None, [("", verify.NO_PROOF)]),
-        (ONE, "", COMPILES, [["return 1"]], ALL, [("return 1", "$")]),
-        ("import os\n\n\n" + ONE, "", LINTER, [["return os.sep"]], None, [("", verify.NO_PROOF)]),
-        (TWO, "", HALVES, [["return 1"], ["return 3"]], None, [("return 1", "the check$"), ("", ".*AssertionError")]),
-    ],
-    ids=[
-        *("can't run", "no test", "hole by hole", "caller", "wrong callee", "import", "stops", "stops not", "spoils"),
-        *("compiles", "compiles, all", "linter", "halves"),
-    ],
-)
+@pytest.mark.parametrize(("source", "tests", "command", "choices", "taken", "expected"), PROOFS)
 def test_what_a_check_proves(
-    tmp_path: Path,
-    text: str,
-    tests: str,
-    command: str,
-    choices: Sequence[Sequence[str]],
-    rule: Options | None,
-    expected: Sequence[tuple[str, str]],
+    tmp_path: Path, source: str, tests: str, command: str, choices: str, taken: str, expected: str
 ) -> None:
     if tests:
         (tmp_path / "test_a.py").write_text(tests)
-    [result] = checked(tmp_path, command, (planned(tmp_path / "a.py", text), choices), rule=rule)
-    for (fill, said), (expected_fill, pattern) in zip(outcome(result), expected, strict=True):
-        assert (fill, bool(re.match(pattern, said))) == (expected_fill, True), said
+    plan = planned(tmp_path / "a.py", source.replace("ONE", ONE).replace("TWO", TWO).replace("THREE", THREE))
+    answers = [each.split(" | ") for each in choices.split(" / ")]
+    [result] = checked(tmp_path, COMMANDS[command], (plan, answers), rule=Options(take_all=True) if taken == "all" else None)
+    for (fill, said), each in zip(outcome(result), expected.split(" / "), strict=True):
+        expected_fill, _, pattern = each.partition(": ")
+        assert (fill, bool(re.match(pattern, said))) == (expected_fill.rstrip(), True), said
 
 
 def test_a_fill_that_loops_is_stopped_by_what_earlier_checks_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
