@@ -9,7 +9,6 @@ message. Fields that it does not ask for are ignored.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -340,16 +339,10 @@ def stated(confidence: Confidence) -> dict[str, Any]:
             return asdict(Stated(rank=position, doubted=doubted))
 
 
-def _finite(data: Any) -> Any:
-    """Return the data with 0 for what JSON can't express: a model that computed no number has no meaningful confidence."""
-    match data:
-        case float():
-            return data if math.isfinite(data) else 0.0
-        case dict():
-            return {name: _finite(value) for name, value in data.items()}
-        case list() | tuple():
-            return [_finite(value) for value in data]
-    return data
+def _finite(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data as read from JSON, with 0 for what JSON can't express: a model's number that is none means nothing."""
+    finite: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: 0.0)
+    return finite
 
 
 def encode_problem(problem: Problem) -> dict[str, object]:
