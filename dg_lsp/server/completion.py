@@ -25,7 +25,7 @@ from dg_lsp.core.values import Budget, Calibrated, Document, Hole, Ranked, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, Suggestion
 from dg_lsp.server import decisions
-from dg_lsp.server.decisions import Cache, Place, Reason, Rhythm, SuggestionFacts, Unwanted
+from dg_lsp.server.decisions import Cache, Place, Reason, Rhythm, Unwanted
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
 from dg_lsp.wire.settings import Settings
 
@@ -99,8 +99,9 @@ class Completer:
         self._outlines = Outlines(clock)
         self._replaced: dict[str, asyncio.Event] = {}
         self._flights = Flights(clock)
-        # The work at the cursor of a document that no request waits for, and its offset.
-        self._background: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        # The work that no request waits for, and its offset: for each document that at its cursor, and with `is_ahead` the
+        # request for the text after a suggestion.
+        self._background: dict[tuple[str, bool], tuple[int, asyncio.Task[object]]] = {}
 
     async def complete(self, request: SuggestionRequest) -> Reply:
         """Return what to show. Raises only CancelledError, and EngineError for an explicit request."""
@@ -158,16 +159,17 @@ class Completer:
 
     def _refusal(self, now: Snapshot, after: str = "", *, automatic: bool = True) -> Reason | None:
         """Return why nothing is suggested, as far as that is known without parsing."""
-        facts = SuggestionFacts(
-            automatic,
-            after,
+        reasons = decisions.reasons(
+            now.settings,
+            automatic=automatic,
+            after=after,
             language_id=now.base.language_id,
             n_chars=len(now.index.text),
             refused=now.refused,
-            engine=self._engine.trouble() if automatic else "",
+            engine=self._engine.trouble(),
             lost=now.lost,
         )
-        return next(decisions.reasons(facts, now.settings), None)
+        return next(reasons, None)
 
     def _to_show(
         self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]
@@ -192,8 +194,12 @@ class Completer:
             if (fit is not None and self._to_show(request, now, fit.suggestions)[0]) or flight.place == now.place:
                 suggestions = fit.suggestions if fit is not None else ()
                 return suggestions, None if suggestions else reason or NO_ANSWER
-        flight = self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
-        return await flight.wait(replaced, raises=not request.automatic)
+        return await self._start(now, n_candidates).wait(replaced, raises=not request.automatic)
+
+    def _start(self, now: Snapshot, n_candidates: int) -> Flight:
+        """Return a new request to the engine; cancel the document's older ones."""
+        self._end_background(now.place.uri, is_ahead=True)
+        return self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
 
     async def _fill(self, now: Snapshot, n_candidates: int, lane: str = "") -> EngineAnswer:
         """Return the engine's suggestions for the snapshot, or why there are none; cache them."""
@@ -236,7 +242,7 @@ class Completer:
 
     async def _answer_late(self, request: SuggestionRequest, now: Snapshot, on_late: Callable[[Document], None]) -> None:
         """Let the engine go on with a request until another deadline; report an answer that would be shown, and is cached."""
-        await self._flights.start(now.place, 1, self._fill(now, 1)).wait(asyncio.Event(), raises=False)
+        await self._start(now, 1).wait(asyncio.Event(), raises=False)
         late = self._cache.find(now.place, self._clock())
         if late is not None and self._to_show(request, now, late.suggestions)[0]:
             on_late(now.base)
@@ -298,31 +304,33 @@ class Completer:
         after = now.accepting(suggestion.text)
         follows = after.document.text[after.offset : after.offset + 1]
         if self._cache.find(after.place, self._clock()) is None and not (follows.isalnum() or follows == "_"):
-            self._flights.start(after.place, 1, self._fill(after, 1, "ahead"), is_ahead=True)
+            self._in_background(after.place.uri, after.offset, self._fill(after, 1, "ahead"), is_ahead=True)
 
     # Events from the editor
 
     def arrived(self, uri: str, offset: int) -> None:
         """Record that the cursor is at this place, where the user may type next."""
-        if self._background.get(uri, (-1, None))[0] != offset:
+        if self._background.get((uri, False), (-1, None))[0] != offset:
             self._in_background(uri, offset, self._prepare(uri, offset))
 
-    def _in_background(self, uri: str, offset: int, work: Coroutine[None, None, None]) -> None:
-        self._end_background(uri)
-        task = asyncio.ensure_future(work)
-        self._background[uri] = offset, task
+    def _in_background(self, uri: str, offset: int, work: Coroutine[None, None, object], *, is_ahead: bool = False) -> None:
+        """Start work that no request waits for, and end the document's older work of the same kind."""
+        self._end_background(uri, is_ahead=is_ahead)
+        task: asyncio.Task[object] = asyncio.ensure_future(work)
+        self._background[uri, is_ahead] = offset, task
 
-        def ended(task: asyncio.Task[None]) -> None:
-            if self._background.get(uri, (offset, None))[1] is task:
-                del self._background[uri]
-            if not task.cancelled() and (error := task.exception()) is not None:
+        def ended(task: asyncio.Task[object]) -> None:
+            if self._background.get((uri, is_ahead), (offset, None))[1] is task:
+                del self._background[uri, is_ahead]
+            # A request for the same place will fail on the engine's error too, and report it.
+            if not task.cancelled() and (error := task.exception()) and not isinstance(error, EngineError):
                 log.error("work in the background failed", exc_info=error)
 
         task.add_done_callback(ended)
 
-    def _end_background(self, uri: str) -> None:
-        if uri in self._background:
-            self._background.pop(uri)[1].cancel()
+    def _end_background(self, uri: str, *, is_ahead: bool = False) -> None:
+        if (work := self._background.pop((uri, is_ahead), None)) is not None:
+            work[1].cancel()
 
     def typed(self, uri: str, before: str, text: str) -> None:
         """Record that the text of a document changed."""
@@ -333,7 +341,8 @@ class Completer:
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
         self._flights.cancel(uri)
-        self._end_background(uri)
+        for is_ahead in (False, True):
+            self._end_background(uri, is_ahead=is_ahead)
         if (replaced := self._replaced.get(uri)) is not None:
             replaced.set()
         self._unwanted.forget(uri)
@@ -361,7 +370,7 @@ class Completer:
         await self._outlines.close()
 
 
-# --- The running requests to the engine: for each document one, and one that asks ahead for the text after a suggestion
+# --- The running requests to the engine that requests from the editor may wait for: for each document one
 
 
 @dataclass(eq=False, slots=True)
@@ -406,48 +415,37 @@ class Flights:
     def __init__(self, clock: Callable[[], float]) -> None:
         """Start with no request; `clock` returns the time in seconds."""
         self._clock = clock
-        # By document and whether it asks ahead.
-        self._running: dict[tuple[str, bool], Flight] = {}
+        self._running: dict[str, Flight] = {}
 
-    def is_running(self, uri: str, *, is_ahead: bool = False) -> bool:
-        """Return whether a document has a running request, or with `is_ahead` one that asks ahead."""
-        return (uri, is_ahead) in self._running
+    def is_running(self, uri: str) -> bool:
+        return uri in self._running
 
     def joinable(self, place: Place, latency_ms: float) -> Flight | None:
         """Return the running request whose answer may fit this place; None when there is none."""
-        flight = self._running.get((place.uri, False))
+        flight = self._running.get(place.uri)
         if flight is None or flight.task.done():
             return None
         age_ms = 1000 * (self._clock() - flight.started)
         return flight if decisions.joins(flight.place, place, age_ms=age_ms, latency_ms=latency_ms) else None
 
-    def start(
-        self, place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer], *, is_ahead: bool = False
-    ) -> Flight:
-        """Return a new running request; cancel the document's older ones, or with `is_ahead` the one that asks ahead."""
-        self.cancel(place.uri, only_ahead=is_ahead)
-        key = place.uri, is_ahead
-        flight = self._running[key] = Flight(place, n_candidates, self._clock(), asyncio.ensure_future(work))
+    def start(self, place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer]) -> Flight:
+        """Return a new running request; cancel the document's older one."""
+        self.cancel(place.uri)
+        flight = self._running[place.uri] = Flight(place, n_candidates, self._clock(), asyncio.ensure_future(work))
 
         def settled(task: asyncio.Future[EngineAnswer]) -> None:
-            if self._running.get(key) is flight:
-                del self._running[key]
-            if task.cancelled() or (error := task.exception()) is None:
-                return
-            if is_ahead:
-                # No request waits for it. A request for the same place will fail too, and report the error.
-                log.debug("asking ahead failed: %s", error)
-            elif not isinstance(error, EngineError):
+            if self._running.get(place.uri) is flight:
+                del self._running[place.uri]
+            if not task.cancelled() and (error := task.exception()) and not isinstance(error, EngineError):
                 log.error("a request failed", exc_info=error)
 
         flight.task.add_done_callback(settled)
         return flight
 
-    def cancel(self, uri: str, *, only_ahead: bool = False) -> None:
-        """Cancel a document's requests."""
-        for is_ahead in (True,) if only_ahead else (True, False):
-            if (older := self._running.pop((uri, is_ahead), None)) is not None:
-                older.task.cancel()
+    def cancel(self, uri: str) -> None:
+        """Cancel a document's request."""
+        if (older := self._running.pop(uri, None)) is not None:
+            older.task.cancel()
 
     async def close(self) -> None:
         """Cancel all requests."""

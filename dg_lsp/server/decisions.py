@@ -45,22 +45,6 @@ _INVITES = re.compile(r"(?:[([{=,:.>]|\b(?:return|in|and|or|not|if|import|new)\s
 
 
 @dataclass(frozen=True, slots=True)
-class SuggestionFacts:
-    """What decides whether to suggest anything, before the text is parsed."""
-
-    automatic: bool
-    after: str = ""
-    """The line's text after the cursor."""
-    language_id: str = ""
-    n_chars: int = 0
-    refused: str = ""
-    """Why the file may not be sent to a model, as the end of a sentence that begins with "it"."""
-    engine: str = ""
-    """Why no unprompted request may be sent to the engine now, as a sentence."""
-    lost: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Reason:
     """Why there is no suggestion: a code for programs and a sentence for people."""
 
@@ -73,29 +57,40 @@ def failed(error: BaseException) -> Reason:
     return Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where")
 
 
-def reasons(facts: SuggestionFacts, settings: Settings) -> Iterator[Reason]:
+def reasons(
+    settings: Settings,
+    *,
+    automatic: bool,
+    after: str = "",
+    language_id: str = "",
+    n_chars: int = 0,
+    refused: str = "",
+    engine: str = "",
+    lost: bool = False,
+) -> Iterator[Reason]:
     """Yield the reasons not to suggest anything, in order: the first counts. The first three hold for explicit requests too.
 
-    These are known without parsing; `reason_of_scope` has the others. An explicit request gets an engine failure as an error
-    instead of a reason.
+    These are known without parsing; `reason_of_scope` has the others. `after` is the line's text after the cursor. `refused`
+    says why the file may not be sent to a model, as the end of a sentence that begins with "it", and `engine` why no
+    unprompted request may be sent now. An explicit request gets an engine failure as an error instead of a reason.
     """
     if not settings.enable:
         yield Reason("off", "dg-lsp is disabled in the settings")
-    if facts.lost:
+    if lost:
         yield Reason("lost", "the editor sent a change that could not be read; reopen the file")
-    if facts.refused:
-        yield Reason("ignored", f"this file gets no suggestions: it {facts.refused}")
-    if not facts.automatic:
+    if refused:
+        yield Reason("ignored", f"this file gets no suggestions: it {refused}")
+    if not automatic:
         return
-    if facts.language_id in settings.disabled_languages:
-        yield Reason("language", f"suggestions are disabled for {facts.language_id}")
-    if facts.n_chars > MAX_FILE_CHARS:
+    if language_id in settings.disabled_languages:
+        yield Reason("language", f"suggestions are disabled for {language_id}")
+    if n_chars > MAX_FILE_CHARS:
         yield Reason("large", f"the file has more than {MAX_FILE_CHARS} characters")
     if settings.trigger == "manual":
         yield Reason("manual", "suggestions come only on request: `trigger` is `manual`")
-    if facts.engine:
-        yield Reason("engine", facts.engine)
-    if facts.after[:1].isalnum() or facts.after[:1] == "_":
+    if engine:
+        yield Reason("engine", engine)
+    if after[:1].isalnum() or after[:1] == "_":
         yield Reason("midWord", "the cursor is before a word")
 
 
@@ -112,7 +107,7 @@ def reason_of_scope(scope: Scope, settings: Settings, *, is_unparsed: bool = Fal
 
 def paused(settings: Settings) -> Reason | None:
     """Return why the settings stop unprompted suggestions in every file, or None."""
-    return next(reasons(SuggestionFacts(automatic=True), replace(settings, disabled_languages=frozenset())), None)
+    return next(reasons(replace(settings, disabled_languages=frozenset()), automatic=True), None)
 
 
 def scope_at(document: Document, syntax: Syntax | None, offset: int) -> Scope:

@@ -533,7 +533,7 @@ async def test_the_text_after_a_suggestion_is_requested_ahead(session: Session) 
     await session.until_asked(2)
     assert session.held.asked[1][0] == f"{URI}#ahead"
     assert session.held.asked[1][1].prefix == "x = (a)"
-    await until(lambda: len(session.held.asked) == 2 and not session.completer._flights.is_running(URI, is_ahead=True))
+    await until(lambda: len(session.held.asked) == 2 and not session.completer._background)
     session.held.text = "never asked"
     assert texts(await session.ask("x = (a)$0\n")) == ["(a)"]
 

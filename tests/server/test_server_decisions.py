@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -13,7 +14,7 @@ from dg_lsp.core.values import Calibrated, Confidence, Edit, Ranked, Span
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server import completion, configuration, decisions
 from dg_lsp.server.app import Reporter
-from dg_lsp.server.decisions import Cache, Place, Reason, Rhythm, Scope, SuggestionFacts, Unwanted
+from dg_lsp.server.decisions import Cache, Place, Reason, Rhythm, Scope, Unwanted
 from dg_lsp.wire.settings import Settings
 from tests import marked
 
@@ -25,31 +26,31 @@ ROWS = marked.rows(Path(__file__).with_name("outcomes.txt"))
 @pytest.mark.parametrize(
     ("facts", "settings", "code"),
     [
-        (SuggestionFacts(automatic=True), Settings(), None),
-        (SuggestionFacts(automatic=True), Settings(enable=False), "off"),
-        (SuggestionFacts(automatic=False), Settings(enable=False), "off"),
-        (SuggestionFacts(automatic=True, refused="may hold secrets"), Settings(), "ignored"),
-        (SuggestionFacts(automatic=False, refused="may hold secrets"), Settings(), "ignored"),
-        (SuggestionFacts(automatic=False, lost=True), Settings(), "lost"),
+        ({"automatic": True}, Settings(), None),
+        ({"automatic": True}, Settings(enable=False), "off"),
+        ({"automatic": False}, Settings(enable=False), "off"),
+        ({"automatic": True, "refused": "may hold secrets"}, Settings(), "ignored"),
+        ({"automatic": False, "refused": "may hold secrets"}, Settings(), "ignored"),
+        ({"automatic": False, "lost": True}, Settings(), "lost"),
         (
-            SuggestionFacts(automatic=True, language_id="markdown"),
+            {"automatic": True, "language_id": "markdown"},
             Settings(disabled_languages=frozenset({"markdown"})),
             "language",
         ),
-        (SuggestionFacts(automatic=False, language_id="markdown"), Settings(disabled_languages=frozenset({"markdown"})), None),
-        (SuggestionFacts(automatic=True, n_chars=decisions.MAX_FILE_CHARS + 1), Settings(), "large"),
-        (SuggestionFacts(automatic=False, n_chars=decisions.MAX_FILE_CHARS + 1), Settings(), None),
-        (SuggestionFacts(automatic=True), Settings(trigger="manual"), "manual"),
-        (SuggestionFacts(automatic=False), Settings(trigger="manual"), None),
-        (SuggestionFacts(automatic=True, engine="the engine is starting"), Settings(), "engine"),
-        (SuggestionFacts(automatic=False, engine="the engine is starting"), Settings(), None),
-        (SuggestionFacts(automatic=True, after="foo"), Settings(), "midWord"),
-        (SuggestionFacts(automatic=True, after=")"), Settings(), None),
-        (SuggestionFacts(automatic=True, after=" + b"), Settings(), None),
+        ({"automatic": False, "language_id": "markdown"}, Settings(disabled_languages=frozenset({"markdown"})), None),
+        ({"automatic": True, "n_chars": decisions.MAX_FILE_CHARS + 1}, Settings(), "large"),
+        ({"automatic": False, "n_chars": decisions.MAX_FILE_CHARS + 1}, Settings(), None),
+        ({"automatic": True}, Settings(trigger="manual"), "manual"),
+        ({"automatic": False}, Settings(trigger="manual"), None),
+        ({"automatic": True, "engine": "the engine is starting"}, Settings(), "engine"),
+        ({"automatic": False, "engine": "the engine is starting"}, Settings(), None),
+        ({"automatic": True, "after": "foo"}, Settings(), "midWord"),
+        ({"automatic": True, "after": ")"}, Settings(), None),
+        ({"automatic": True, "after": " + b"}, Settings(), None),
     ],
 )
-def test_when_not_to_suggest(facts: SuggestionFacts, settings: Settings, code: str | None) -> None:
-    reason = next(decisions.reasons(facts, settings), None)
+def test_when_not_to_suggest(facts: dict[str, Any], settings: Settings, code: str | None) -> None:
+    reason = next(decisions.reasons(settings, **facts), None)
     assert (reason.code if reason else None) == code
 
 
@@ -334,16 +335,11 @@ def test_only_engine_settings_restart_the_engine() -> None:
 
 
 def test_every_reason_is_a_sentence_for_people() -> None:
-    everything = SuggestionFacts(
-        automatic=True,
-        after="x",
-        n_chars=10**9,
-        refused="is ignored",
-        engine="the engine is starting",
-        lost=True,
-    )
     all_off = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
-    reasons = list(decisions.reasons(everything, all_off))
+    engine = "the engine is starting"
+    reasons = list(
+        decisions.reasons(all_off, automatic=True, after="x", n_chars=10**9, refused="is ignored", engine=engine, lost=True)
+    )
     assert [reason.code for reason in reasons] == [
         *("off", "lost", "ignored", "language", "large", "manual", "engine", "midWord")
     ]
