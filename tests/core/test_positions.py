@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import positions
 from dg_lsp.core.values import Span
-from tests import naive
+from tests import marked, naive
+
+ROWS = marked.rows(Path(__file__).with_name("positions.txt"))
 
 ENCODINGS: tuple[positions.Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 # Any text, with special characters more often than by chance.
@@ -17,20 +21,10 @@ TEXTS = st.text(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", [""]),
-        ("a", ["a"]),
-        ("a\n", ["a", ""]),
-        ("a\r\nb\rc\nd", ["a", "b", "c", "d"]),
-        ("\r\r\n\n", ["", "", "", ""]),
-        ("a\fb\vc\x1cd\x85e\u2028f\u2029g", ["a\fb\vc\x1cd\x85e\u2028f\u2029g"]),
-    ],
-)
-def test_lines_end_at_three_line_ends_only(text: str, expected: list[str]) -> None:
+@pytest.mark.parametrize(("text", "expected"), ROWS["lines"])
+def test_lines_end_at_three_line_ends_only(text: str, expected: str) -> None:
     index = positions.lines(text)
-    assert [index.content(line) for line in range(len(index))] == expected
+    assert [index.content(line) for line in range(len(index))] == expected.split("|")
 
 
 def test_indentation_and_blank_lines() -> None:

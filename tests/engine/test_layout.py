@@ -13,6 +13,9 @@ from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.diffusion import layout
 from dg_lsp.engine.diffusion.layout import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("layout.txt"))
 
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", extent="block")
 
@@ -41,17 +44,7 @@ def test_the_suffix_comes_first_and_its_head_is_held(trained_layout: Path) -> No
     )
 
 
-@pytest.mark.parametrize(
-    ("prefix", "kept", "healed"),
-    [
-        ("x = 1\ny = ", "x = 1\ny =", " "),
-        ("self.va", "self.v", "a"),
-        ("foo(a,", "foo(a", ","),
-        ("if x:\n    ", "if x:\n    ", ""),
-        ("if x:\n", "if x:\n", ""),
-        ("", "", ""),
-    ],
-)
+@pytest.mark.parametrize(("prefix", "kept", "healed"), ROWS["healed"])
 def test_a_cursor_inside_a_line_is_healed(trained_layout: Path, prefix: str, kept: str, healed: str) -> None:
     assert drawn(trained_layout, request(prefix, "")).endswith(f"<pre>{kept}⟪{healed}⟫⟦⟧<eos>")
 

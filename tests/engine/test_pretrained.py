@@ -32,7 +32,10 @@ from dg_lsp.engine.common.task import next_hole
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from tests import marked
 from tests.engine.engine_kit import finish
+
+ROWS = marked.rows(Path(__file__).with_name("pretrained.txt"))
 
 TEXT = 'def area(width, height):\n    """Return the area."""\n    return width * height\n\n\nclass Point:\n    x = 1\n' * 4
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", extent="block")
@@ -136,17 +139,7 @@ def test_path_and_other_files_come_first_as_in_a_repository(fim: CausalFiller) -
     assert inputs.startswith(f"{FILE}pkg/other.py\nA = 1\n{FILE}pkg/mod.py\n<|fim_prefix|>")
 
 
-@pytest.mark.parametrize(
-    ("prefix", "kept", "typed"),
-    [
-        ("return wid", "return", " wid"),
-        ("    return ", "    return", " "),
-        ("def area(width):\n    ", "def area(width):", "\n    "),
-        ("def area(width):\n    ret", "def area(width):\n   ", " ret"),
-        ("area(", "area", "("),
-        ("", "", ""),
-    ],
-)
+@pytest.mark.parametrize(("prefix", "kept", "typed"), ROWS["prefixes"])
 def test_prefix_is_cut_before_what_more_text_could_change(left: CausalFiller, prefix: str, kept: str, typed: str) -> None:
     assert drawn(left, request(prefix, "\n")) == f"<|endoftext|>{kept}⟪{typed}⟫⟦⟧\n"
 
@@ -252,15 +245,7 @@ def texts(task: LocalTask) -> Sequence[str]:
     return [candidate.texts[0] for candidate in task.candidates()]
 
 
-@pytest.mark.parametrize(
-    ("prefix", "written", "answer"),
-    [
-        ("    return wid", " width * height\n\n", "th * height"),
-        ("    return ", " width\n", "width"),
-        ("def area(width, height):\n    ", "\n    return width\n\n\nclass", "return width"),
-        ("x = 1\n", "\ny = 2\nz", "y = 2"),
-    ],
-)
+@pytest.mark.parametrize(("prefix", "written", "answer"), ROWS["answers"])
 def test_answer_begins_with_the_typed_text_and_ends_with_its_line(
     left: CausalFiller, prefix: str, written: str, answer: str
 ) -> None:

@@ -19,8 +19,11 @@ from dg_lsp.core.values import Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import fim
 from dg_lsp.infill import ignoring, workspace
 from dg_lsp.wire.config import Config
+from tests import marked
 from tests.engine.backends_kit import Recorder, serving
 from tests.engine.engine_kit import finish
+
+ROWS = marked.rows(Path(__file__).with_name("secrets.txt"))
 
 LETTERS = random.Random(5)
 
@@ -92,47 +95,14 @@ def test_tokens_are_masked(token: str, text: str) -> None:
 VALUE = some(32)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'api_key = "{}"',
-        "API_SECRET: str = '{}'",
-        '"access_token": "{}",',
-        "os.environ['STRIPE_KEY'] = '{}'",
-        "const dbPassword = `{}`",
-        "<?php define('AUTH_KEY', '{}');",
-        "  secret_key_base: {}\n",
-        "export SERVICE_TOKEN={}\n",
-        'client.login(password="{}")',
-        'if token == "{}":',
-        "postgres://app:{}@db.internal/main",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ROWS["masked"])
 def test_random_values_of_telling_names_are_masked(text: str) -> None:
     masked_text = secrets.mask(text.format(VALUE))
     assert VALUE not in masked_text
     assert masked_text == text.format(secrets.MASK)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'api_key = os.environ["SERVICE_API_KEY"]',
-        "token = tokenizer.encode(text, add_special_tokens=False)",
-        'secret_name = "projects/my-project/secrets/database"',
-        'password = getpass.getpass("Password: ")',
-        'primary_key = "customer_account_identifier"',
-        'API_KEY = "your-api-key-goes-here-1"',
-        'key = "WINDOW_SIZE_2_COLUMNS"',
-        "for key, value in sorted(settings.items()): pass",
-        'cache_key = f"user:{user_id}:profile:v2"',
-        "token: ${SERVICE_TOKEN_1234567890}",
-        "sk-learn is scikit-learn; task-based-parallelism-with-more-words",
-        "sha = 'd670460b4b4aece5915caf5c68d12f560a9fe3e4'",
-        "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A\n-----END PUBLIC KEY-----",
-        "http://localhost:8080/path@2",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ROWS["ordinary"])
 def test_ordinary_code_is_left_alone(text: str) -> None:
     assert secrets.mask(text) == text
 

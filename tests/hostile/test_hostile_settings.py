@@ -23,7 +23,10 @@ from dg_lsp.server.configuration import Configuration
 from dg_lsp.wire import config, laptop
 from dg_lsp.wire.config import OF_EDITORS, SETTINGS, Config, Setting
 from dg_lsp.wire.settings import DEFAULTS, Settings
+from tests import marked
 from tests.pages.settings import default_of, schema_of
+
+ROWS = marked.rows(Path(__file__).with_name("allowed.txt"))
 
 EVIL = "evil.example"
 # Model names, and whether the user's own file may contain them. A name that can be read as two addresses is never allowed.
@@ -129,27 +132,7 @@ def test_allowing_what_a_problem_names_admits_the_model(clone: Clone, source: st
     assert (settings.model != DEFAULTS.model, problems) == (True, ())
 
 
-@pytest.mark.parametrize(
-    ("entry", "model"),
-    [
-        ("allowed.example", "vllm:http://allowed.example"),
-        ("allowed.example", "vllm:https://allowed.example:8000"),
-        ("allowed.example", "vllm:https://allowed.example.evil.example"),
-        ("allowed.example", "vllm:https://evil.example/allowed.example"),
-        ("http://allowed.example", "vllm:https://allowed.example"),
-        ("127.0.0.1:8000", "vllm:http://127.0.0.1:8001"),
-        ("localhost:8000", "vllm:http://127.0.0.1:8000"),
-        ("owner/name", "owner/name2"),
-        ("owner", "owner/name"),
-        ("/models", "/models2/x"),
-        ("/models", "/models/../elsewhere"),
-        ("./model", "./model"),
-        ("model", "./model"),
-        ("*", "fim:mercury"),
-        ("allowed.example", "vllm:https://allowed.example#./model"),
-        ("allowed.example", "vllm:https://allowed.example#evil/name"),
-    ],
-)
+@pytest.mark.parametrize(("entry", "model"), ROWS["allowed"])
 def test_what_is_allowed_allows_nothing_else(clone: Clone, entry: str, model: str) -> None:
     clone.allow(entry)
     settings, problems = clone.settings("editor", "engine.model", model)

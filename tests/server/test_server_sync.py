@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
@@ -13,7 +14,9 @@ from dg_lsp.core import positions
 from dg_lsp.core.positions import Encoding
 from dg_lsp.core.values import Document
 from dg_lsp.server.sync import Change, Documents
-from tests import naive
+from tests import marked, naive
+
+ROWS = marked.rows(Path(__file__).with_name("languages.txt"))
 
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 # Line ends of the protocol, what Python's splitlines takes for line ends, characters of each width, lone surrogates.
@@ -125,17 +128,7 @@ def test_a_change_of_a_document_that_is_not_open_changes_nothing() -> None:
     assert Documents().change("file:///a.py", 1, [naive.edit("b")]) is None
 
 
-@pytest.mark.parametrize(
-    ("uri", "language_id", "language"),
-    [
-        ("file:///a.py", "python", "python"),
-        ("file:///a.py", "", "python"),
-        ("untitled:Untitled-1", "typescriptreact", "tsx"),
-        ("vscode-notebook-cell:/a.ipynb#X1", "python", "python"),
-        ("", "", ""),
-        ("file:///", "plaintext", ""),
-    ],
-)
+@pytest.mark.parametrize(("uri", "language_id", "language"), ROWS["languages"])
 def test_any_uri_opens_and_its_language_is_told_by_the_editor_or_the_name(uri: str, language_id: str, language: str) -> None:
     assert Documents().open(uri, language_id, 1, "x = 1\n").document.language == language
 
