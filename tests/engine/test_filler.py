@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Ranked, Span, n_common
 from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.generation import MAX_ROWS
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import AHEAD_CHUNK, LocalTask
 from dg_lsp.engine.diffusion import filler as filler_module
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
+from dg_lsp.engine.diffusion.generation import Generation
 from dg_lsp.engine.diffusion.search import Speculate
 from dg_lsp.engine.model import cores
 from dg_lsp.engine.model.prefix_cache import PrefixCache

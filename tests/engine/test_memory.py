@@ -11,10 +11,10 @@ import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.generation import MAX_ROWS
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.generation import MAX_ROWS
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.memory import Cost, rows_that_fit

@@ -23,9 +23,18 @@ from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.pace import Pace, Timing
-from dg_lsp.engine.diffusion import canvas
-from dg_lsp.engine.diffusion.masked.filler import Generation, MaskedFiller, MaskedLlama
-from dg_lsp.engine.diffusion.masked.unmasking import DREAMON, OPEN_DCODER, Gap, MaskTokens, Profile, Unmasker, Unmasking
+from dg_lsp.engine.diffusion.masked import (
+    DREAMON,
+    OPEN_DCODER,
+    Gap,
+    Generation,
+    MaskedFiller,
+    MaskedLlama,
+    MaskTokens,
+    Profile,
+    Unmasker,
+    Unmasking,
+)
 from dg_lsp.engine.model.fit import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.vocabulary import Vocabulary, tokenizer_values
 from tests.engine import reference_published as reference
@@ -342,13 +351,13 @@ def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, mod
         return found.tolist()
 
     texts = []
-    for number, length in enumerate(work.gap_lengths()):
+    for number, length in enumerate(work.inputs.gap_lengths()):
         both: Any = {
             "length": length,
             "mask": tokens.mask,
             "temperature": settings.temperature,
             "top_p": settings.top_p,
-            "noise": torch.Generator().manual_seed(canvas.seed(asked, number)),
+            "noise": torch.Generator().manual_seed(work.inputs.seed(number)),
         }
         if which == "dcoder":
             ids = reference.open_dcoder(logits, left, right, **both, steps=min(settings.steps, length))

@@ -10,7 +10,7 @@ from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import OnProgress
-from dg_lsp.engine.diffusion.masked.unmasking import is_masked
+from dg_lsp.engine.diffusion import masked
 from dg_lsp.engine.model.fit import LLAMA_TYPES, SMALL
 from dg_lsp.wire.settings import DEFAULTS
 
@@ -54,10 +54,8 @@ def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any
         from dg_lsp.engine.diffusion.filler import load as load_diffusion
 
         return load_diffusion(opened, dtype, on_progress)
-    if is_masked(opened):
-        from dg_lsp.engine.diffusion.masked.filler import load as load_masked
-
-        return load_masked(opened, dtype, on_progress)
+    if masked.is_masked(opened):
+        return masked.load(opened, dtype, on_progress)
     from dg_lsp.engine.causal.filler import load as load_causal
 
     return load_causal(opened, dtype, on_progress)
@@ -66,16 +64,13 @@ def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any
 def filler_of(loaded: Loaded[Any, Any], *, rows: int = DEFAULTS.rows) -> LocalFiller:
     """Return the filler of a loaded model; raise ValueError if its vocabulary lacks a token of its layout."""
     from dg_lsp.engine.causal.layout import Profile as CausalProfile
-    from dg_lsp.engine.diffusion.masked.unmasking import Profile as MaskedProfile
 
     if isinstance(loaded.profile, CausalProfile):
         from dg_lsp.engine.causal.filler import CausalFiller
 
         return CausalFiller(loaded)
-    if isinstance(loaded.profile, MaskedProfile):
-        from dg_lsp.engine.diffusion.masked.filler import MaskedFiller
-
-        return MaskedFiller(loaded)
+    if isinstance(loaded.profile, masked.Profile):
+        return masked.MaskedFiller(loaded)
     from dg_lsp.engine.diffusion.filler import DiffusionFiller
 
     return DiffusionFiller(loaded, rows=rows)

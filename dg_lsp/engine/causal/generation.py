@@ -249,9 +249,7 @@ class Generation(generation.Generation):
         start = start if len(start) > 1 else []
 
         def chance_of(draft: CausalDraft) -> float:
-            ends = accumulate(len(inputs.vocabulary.pieces[token]) for token in draft.ids)
-            n_line = next((n for n, end in enumerate(ends, 1) if end >= len(line)), len(draft.ids))
-            return math.exp(sum(draft.logps[n_line:]))
+            return math.exp(sum(draft.logps[inputs.vocabulary.n_tokens(draft.ids, len(line)) :]))
 
         def is_over(ids: Sequence[int]) -> bool:
             return ids[-1] in inputs.ends or bounds.is_block_over(inputs.text_of(ids))

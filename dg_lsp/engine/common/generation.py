@@ -25,6 +25,8 @@ from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Describer, Proposal
 from dg_lsp.engine.model.tree import Tree
 
+MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has fewer if memory is short
+LARGEST_SEED = 2**63 - 1
 FILE_CHARS = 12_000  # the characters on each side of the hole that are searched for repetitions
 
 
@@ -35,12 +37,13 @@ class RequestInputs:
     its answer ends, for a model that `knows_end` or not. `is_block` says whether a hole may take several lines, and `is_body`
     whether the answer may not be another placeholder. `needed` are the names that the code after the hole needs and only the
     answer can bind. `typed` are the characters of the answer's first tokens that are already typed. A text that the model
-    writes is the hole's part, or if it `may_exceed` that, begins with it.
+    writes is the hole's part, or if it `may_exceed` that, begins with it. On a canvas, a gap has at most `longest_gap` tokens.
     """
 
     prompt: Any  # of any layout: it has the `ids` to encode first, and the typed bytes `heal` that the answer begins with
     loaded: Loaded[Any, Any]
     may_exceed = True
+    longest_gap = 0
 
     def __init__(
         self,
@@ -89,6 +92,16 @@ class RequestInputs:
         request = self.request
         sources = (request.prefix, request.suffix, *(snippet.text for snippet in request.related))
         return tuple(map(placeholders.removed, sources)) if self.is_body else sources
+
+    def seed(self, number: int) -> int:
+        """Return the seed of a row's noise."""
+        return (self.request.seed * 1000 + number) & LARGEST_SEED
+
+    def gap_lengths(self) -> tuple[int, ...]:
+        """Return the gap lengths to try on a canvas: those of the profile that fit it."""
+        profile = self.loaded.profile
+        lengths: Sequence[int] = profile.block_gaps if self.is_block else profile.line_gaps
+        return tuple(length for length in lengths if length <= self.longest_gap) or (max(self.longest_gap, 1),)
 
     def text_of(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, without the characters that were already typed."""

@@ -20,17 +20,15 @@ import torch
 
 from dg_lsp.core import extent
 from dg_lsp.core.calibration import Evidence
-from dg_lsp.core.values import Candidate, InfillRequest, RowKind
+from dg_lsp.core.values import Candidate, RowKind
 from dg_lsp.engine.common import layout
-from dg_lsp.engine.common.generation import Live, Work
+from dg_lsp.engine.common.generation import MAX_ROWS, Live, Work
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Denoiser, Reading, Row, TokenLimits
-from dg_lsp.engine.diffusion.generation import MAX_ROWS, CanvasRequest, Generation, is_unclosed
+from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation, is_unclosed
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.vocabulary import Vocabulary
 
-LARGEST_SEED = 2**63 - 1
 REFINE_STEPS = 4  # in which a canvas may correct a draft
 MAX_CANVASES = 4  # one after another, for one answer
 DROPPING_STEP = 2  # without a delete token, gap lengths of low probability are dropped after this many steps
@@ -90,7 +88,7 @@ def several(generation: Generation) -> Work:
         while not generation.is_over(steps):
             yield from steps.take_one()
 
-    text = yield from written(canvas, generation.kv, seed(canvas.request, MAX_ROWS), settle)
+    text = yield from written(canvas, generation.kv, canvas.seed(MAX_ROWS), settle)
     if text.strip():
         generation.proposals.append(Proposal(text, "noise"))
 
@@ -149,7 +147,7 @@ def planned(canvas: CanvasRequest, drafts: Sequence[Proposal], lengths: Sequence
     for number, (round_number, length) in enumerate(itertools.product(range(n_rounds), lengths)):
         ids, gaps = _canvas(canvas, [[]] * canvas.n_holes, length)
         free = tuple(gap >= 0 for gap in gaps)
-        row = Row(ids, free, canvas.n_steps, seed(canvas.request, number), greedy=round_number == 0)
+        row = Row(ids, free, canvas.n_steps, canvas.seed(number), greedy=round_number == 0)
         rows.append(PlannedRow(row, "noise", gaps))
     return [*rows, *corrected(canvas, drafts, len(rows))]
 
@@ -197,14 +195,10 @@ def corrected(canvas: CanvasRequest, drafts: Sequence[Proposal], first_number: i
             own, rest = [min(1.0, math.exp(logp)) for logp in draft.logps], len(ids) - len(draft_ids)
             chances = (*own, *[0.0] * rest)
             noisy = (*(chance < SURE for chance in own), *[False] * rest)
-        own_seed = seed(canvas.request, first_number + len(planned_rows))
+        own_seed = canvas.seed(first_number + len(planned_rows))
         row = Row(ids, free, REFINE_STEPS, own_seed, True, True, chances, noisy)
         planned_rows.append(PlannedRow(row, draft.row, gaps, draft.left, draft.right))
     return planned_rows
-
-
-def seed(request: InfillRequest, number: int) -> int:
-    return (request.seed * 1000 + number) & LARGEST_SEED
 
 
 def _canvas(canvas: CanvasRequest, drafts: Sequence[Sequence[int]], length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -234,14 +228,8 @@ def _parts(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading) -> 
         text = layout.answer(canvas.vocabulary, ids, heal)
         part = canvas.of_canvas(text, gap)
         if part != text:  # the text was truncated, so leave out the tokens after it
-            places = places[: n_tokens(canvas.vocabulary, ids, len(heal) + len(part.encode()))]
+            places = places[: canvas.vocabulary.n_tokens(ids, len(heal) + len(part.encode()))]
         yield part, tuple(reading.chances[index] for index in places)
-
-
-def n_tokens(vocabulary: Vocabulary, ids: Sequence[int], n_bytes: int) -> int:
-    """Return the number of tokens that the first `n_bytes` bytes of the ids' text come from."""
-    ends = itertools.accumulate(len(vocabulary.pieces[token]) for token in ids)
-    return sum(1 for end in (0, *ends) if end < n_bytes)
 
 
 def evidence(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading, steps: int) -> Evidence:

@@ -22,7 +22,7 @@ from typing import Any
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common import loading
-from dg_lsp.engine.common.generation import Work
+from dg_lsp.engine.common.generation import MAX_ROWS, Work
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded, LoadError
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
@@ -32,7 +32,7 @@ from dg_lsp.engine.diffusion import canvas, layout, search
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import dense, packed, weights
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
-from dg_lsp.engine.diffusion.generation import MAX_ROWS, CanvasRequest, Generation, Stepper, propose_drafts
+from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation, Stepper, propose_drafts
 from dg_lsp.engine.diffusion.layout import Layout, LayoutName, Profile, Prompt, load_profile
 from dg_lsp.engine.model import fit, matmul
 from dg_lsp.engine.model.fit import Precision

@@ -63,15 +63,6 @@ class CanvasRequest(RequestInputs):
         bounds = extent.of(request.holes[hole_idx], here, request.language)
         return bounds.of_canvas(text, is_held=not is_last or bool(self.prompt.tail))
 
-    def gap_lengths(self) -> tuple[int, ...]:
-        """Return the gap lengths to try: the profile's lengths that fit the canvas."""
-        lengths = self.profile.block_gaps if self.is_block else self.profile.line_gaps
-        fitting = tuple(length for length in lengths if length <= self.longest_gap)
-        return fitting or (max(self.longest_gap, 1),)
-
-
-MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has fewer if memory is short
-
 
 class Generation(generation.Generation):
     """The answers of one canvas. For several holes, there is `joint` evidence for each row, and no proposal.

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.common import layout
-from dg_lsp.engine.common.generation import Live, Work
+from dg_lsp.engine.common.generation import LARGEST_SEED, Live, Work
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.diffusion.canvas import LARGEST_SEED
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.generation import Generation
 from dg_lsp.engine.diffusion.layout import Sampling

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,11 @@ class Vocabulary:
     def lengths(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Return the number of characters that start in each id's bytes. Their sum is the length of the whole text."""
         return tuple(sum(byte & 0xC0 != 0x80 for byte in self.pieces[token]) for token in ids)
+
+    def n_tokens(self, ids: Iterable[int], n_bytes: int) -> int:
+        """Return the number of tokens that the first `n_bytes` bytes of the ids' text come from."""
+        ends = accumulate((len(self.pieces[token]) for token in ids), initial=0)
+        return sum(end < n_bytes for end in ends)
 
     def id(self, token: str) -> int | None:
         return self.tokenizer.token_to_id(token)
