@@ -15,7 +15,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DiffusionGemmaTextConfig, Gemma4VisionConfig
 
-from dg_lsp.engine.common.profile_file import FILE
+from dg_lsp.engine.model.weights.checkpoint import PROFILE
 
 # A token's id is its position in this list. The configuration class expects ids 0-5 below the vocabulary's size.
 SPECIAL = (
@@ -103,7 +103,7 @@ def trained(folder: Path) -> Path:
         "line_gaps": [16], "block_gaps": [32], "gaps_per_canvas": 2, "causal_rows": 2,
         "calibration": {"intercept": -1.0, "weights": {"mean": 2.0, "after": 1.0}},
     }  # fmt: skip
-    (folder / FILE).write_text(json.dumps(settings))
+    (folder / PROFILE).write_text(json.dumps(settings))
     return folder
 
 

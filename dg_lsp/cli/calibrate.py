@@ -14,8 +14,9 @@ from dg_lsp import __version__
 from dg_lsp.cli import progress
 from dg_lsp.cli.options import command_group, model_option, print_message, reports, setting_option
 from dg_lsp.engine import backends
-from dg_lsp.engine.common import calibration_store, profile_file
+from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.task import Filler, UserError
+from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.evaluate import make
 from dg_lsp.evaluate import tasks as tasks_files
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -96,8 +97,8 @@ def _name(model: str, into: Path | None) -> str:
         raise EvalError(f"--into needs a checkpoint's folder, and {name} is a remote model; leave --into out")
     if into is not None and not (into / "config.json").is_file():
         raise EvalError(f"{into} is not a checkpoint: it has no config.json")
-    if into is not None and (problem := files.output_problem(into / profile_file.FILE, _is_object)):
-        raise EvalError(f"--into {into}: {profile_file.FILE} can't be written: {problem}")
+    if into is not None and (problem := files.output_problem(into / checkpoint.PROFILE, _is_object)):
+        raise EvalError(f"--into {into}: {checkpoint.PROFILE} can't be written: {problem}")
     # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
     return model_names.full(name)
 
@@ -135,9 +136,9 @@ def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, 
             from dg_lsp.engine.common.local import LocalFiller  # needs torch, which a remote model does not
 
             assert isinstance(filler, LocalFiller)  # a folder's model runs here
-            target, used = into / profile_file.FILE, filler.loaded.profile
+            target, used = into / checkpoint.PROFILE, filler.loaded.profile
             files.write_output(
-                target, profile_file.dump(replace(used, calibration=result.calibration)).encode(), is_own=_is_object
+                target, checkpoint.dump_profile(replace(used, calibration=result.calibration)).encode(), is_own=_is_object
             )
             return target
         assert filler.calibrations.model is not None

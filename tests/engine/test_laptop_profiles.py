@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dg_lsp.engine.causal.layout import Profile
-from dg_lsp.engine.common import profile_file, rank
+from dg_lsp.engine.common import rank
+from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.wire import laptop
 
 
 @pytest.mark.parametrize("model", [model for model in laptop.MODELS if not model.profile_of], ids=lambda model: model.name)
 def test_each_laptop_model_has_a_profile_with_probabilities(model: laptop.LaptopModel) -> None:
-    profile = profile_file.load(model.profile_folder, Profile, None)
+    profile = checkpoint.load_profile(model.profile_folder, Profile, None)
     # The adapter of `laptop.ADAPTER` teaches where an answer in the middle ends.
     assert profile.layout == ("fim" if model.adapter else "left")
     assert profile.calibration is not None

@@ -19,7 +19,6 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from dg_lsp.core import placeholders, values
 from dg_lsp.core.values import Hole, InfillRequest, Ranked, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.pace import Pace, Timing
@@ -37,6 +36,7 @@ from dg_lsp.engine.diffusion.masked import (
 )
 from dg_lsp.engine.model.fit import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.vocabulary import Vocabulary, tokenizer_values
+from dg_lsp.engine.model.weights import checkpoint
 from tests.engine import reference_published as reference
 from tests.engine.engine_kit import finish
 
@@ -288,12 +288,12 @@ def test_profile_of_masks_needs_a_model_and_a_token_for_them(tmp_path: Path, ins
     own = {"unmasking": asdict(OPEN_DCODER.unmasking) | {"mask": "<nope>"}}
     settings = {"layout": "masked", "line_gaps": [4], "block_gaps": [8], **own}
     folder = write(tmp_path, "qwen2")
-    (folder / profile_file.FILE).write_text(json.dumps(settings))
+    (folder / checkpoint.PROFILE).write_text(json.dumps(settings))
     with pytest.raises(ValueError, match="the checkpoint's tokenizer has no token <nope>"):
         MaskedFiller(load_model(str(folder), device="cpu"))
     other = tmp_path / "other"
     shutil.copytree(instruct_layout, other)
-    (other / profile_file.FILE).write_text(json.dumps(settings))
+    (other / checkpoint.PROFILE).write_text(json.dumps(settings))
     with pytest.raises(LoadError, match="unknown layout 'masked'; known for this model: infill-trained, instruct"):
         MaskedFiller(load_model(str(other), device="cpu"))
 
@@ -454,7 +454,7 @@ def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: MaskedFiller, mo
 
 
 def test_profile_of_masks_survives_its_file() -> None:
-    assert profile_file.parse(Profile, json.loads(profile_file.dump(DREAMON))) == DREAMON
+    assert checkpoint.parse_profile(Profile, json.loads(checkpoint.dump_profile(DREAMON))) == DREAMON
 
 
 @pytest.mark.parametrize(
@@ -467,4 +467,4 @@ def test_profile_of_masks_survives_its_file() -> None:
 )
 def test_profile_that_mixes_masks_with_others_is_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        profile_file.parse(Profile, settings)
+        checkpoint.parse_profile(Profile, settings)

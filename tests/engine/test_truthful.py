@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas, layout
 from dg_lsp.engine.diffusion import filler as filler_module
@@ -19,6 +18,7 @@ from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.generation import CanvasRequest
 from dg_lsp.engine.diffusion.layout import REPEATED_LINES, LayoutName, Profile
 from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.weights import checkpoint
 from tests.engine.engine_kit import finish
 
 LINE = Hole(Span(0, 0), "cursor")
@@ -221,4 +221,4 @@ def test_each_name_that_a_profile_may_have_is_implemented() -> None:
 @pytest.mark.parametrize("name", ["refine_steps", "line", "max_canvases"])
 def test_a_setting_that_follows_from_the_layout_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        profile_file.parse(Profile, {"layout": "instruct", name: 0})
+        checkpoint.parse_profile(Profile, {"layout": "instruct", name: 0})

@@ -24,10 +24,10 @@ from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.engine.backends.vllm import connect
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
-from dg_lsp.engine.common.profile_file import dump
 from dg_lsp.engine.common.task import Filler
 from dg_lsp.engine.diffusion.layout import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.engine.model.weights.checkpoint import dump_profile
 from dg_lsp.evaluate import calibrate, tasks
 from dg_lsp.evaluate.calibrate import Judged, Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -66,7 +66,7 @@ def vllm_filler(folder: Path) -> Iterator[Filler]:
     # Numbers of four digits, so that every answer has the same number of tokens, and only one gap length is tried.
     n_tokens = len(vocabulary.encode("a - 1000"))
     profile = Profile(held_tokens=4, line_gaps=(n_tokens,), prefix_tokens=512, suffix_tokens=64)
-    (folder / "dg_lsp.json").write_text(dump(profile))
+    (folder / "dg_lsp.json").write_text(dump_profile(profile))
     with serving(NoisyVllm(vocabulary, rules, canvas=32).routes()) as url:
         filler: RemoteFiller = connect(url, str(folder), Config())
         try:
@@ -209,7 +209,7 @@ def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout
     folder.mkdir()
     for path in trained_layout.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    (folder / "dg_lsp.json").write_text(dump(replace(load_profile(folder), calibration=None)))
+    (folder / "dg_lsp.json").write_text(dump_profile(replace(load_profile(folder), calibration=None)))
     filler = backends.load_filler(str(folder))
     holes = [replace(task, language="") for task in numbered(10, 60)]
     first = best(filler, holes[0])

@@ -27,7 +27,7 @@ from dg_lsp.engine.causal import layout
 from dg_lsp.engine.causal.generation import Generation, propose_drafts
 from dg_lsp.engine.causal.layout import CausalInputs, LeftToRight, Profile, Prompt
 from dg_lsp.engine.causal.windows import MOST_LENGTHS, Windows
-from dg_lsp.engine.common import loading, profile_file
+from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT
 from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalFiller
@@ -42,6 +42,7 @@ from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM
+from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.engine.model.weights.llama import Weight
 
 PROPOSERS = (("draft", partial(Generation.propose_copies, say_something=True)), ("draft", propose_drafts))
@@ -91,7 +92,7 @@ class CausalFiller(LocalFiller):
 def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[CausalLlama, Profile]:
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     default = Profile("left" if opened.vocabulary.fim_tokens is None else "fim")
-    profile = profile_file.load(opened.profile_folder, Profile, default)
+    profile = checkpoint.load_profile(opened.profile_folder, Profile, default)
     use = fit.Use(MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens, LONGEST_DRAFT)
     return loading.load_llama(opened, CausalLlama, profile, use, dtype, on_progress)
 

@@ -21,7 +21,6 @@ from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 # isort: split
 import torch
 
-from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.task import OnProgress, UserError
 from dg_lsp.engine.model import cores, fit, matmul, memory
 from dg_lsp.engine.model.cores import Cores
@@ -78,7 +77,7 @@ class Checkpoint:
     def profile_folder(self) -> Path:
         """The folder that has the model's profile: that of this package for a laptop model, so that it is never outdated."""
         model = laptop.by_name(self.name)
-        return model.profile_folder if model and (model.profile_folder / profile_file.FILE).exists() else self.folder
+        return model.profile_folder if model and (model.profile_folder / checkpoint.PROFILE).exists() else self.folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ def reported(name: str) -> Iterator[None]:
     """Raise LoadError with a sentence for what may go wrong while a model is loaded."""
     try:
         yield
-    except (checkpoint.CheckpointError, profile_file.ProfileError, fit.GeometryError, fit.NoRoomError) as error:
+    except (checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError) as error:
         raise LoadError(str(error)) from error
     except torch.OutOfMemoryError as error:
         remedy = "close other programs that use it, or choose a smaller model"

@@ -22,9 +22,10 @@ from typing import Literal
 from dg_lsp.core import context
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Hole, InfillRequest
-from dg_lsp.engine.common import profile_file, question
+from dg_lsp.engine.common import question
 from dg_lsp.engine.common.layout import recent, required_ids, suffix_ids, truncated, whole_lines
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.engine.model.weights import checkpoint
 
 LayoutName = Literal["infill-trained", "instruct"]
 
@@ -80,9 +81,9 @@ class Profile:
 def load_profile(folder: Path) -> Profile:
     """Return the profile of a checkpoint's folder, or that of Google's instruct model if it has none.
 
-    Raises ValueError with a sentence if the file exists but this version can't read it.
+    Raises CheckpointError if the file exists but this version can't read it.
     """
-    return profile_file.load(folder, Profile, Profile())
+    return checkpoint.load_profile(folder, Profile, Profile())
 
 
 REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones

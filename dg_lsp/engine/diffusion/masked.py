@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.common import generation, loading, profile_file
+from dg_lsp.engine.common import generation, loading
 from dg_lsp.engine.common.drafts import Allowed, anything
 from dg_lsp.engine.common.generation import MAX_ROWS, UNSCORED_ORDER, RequestInputs, Work
 from dg_lsp.engine.common.layout import (
@@ -46,6 +46,8 @@ from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.engine.model.weights import checkpoint
+from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 
 LAYOUT = "masked"
 
@@ -104,12 +106,12 @@ DREAMON = Profile(
 def published(name: str, model_type: str, vocabulary: Vocabulary) -> Profile | None:
     """Return the profile of a published model that fills masks, or None for any other model.
 
-    Open-dCoder's configuration is that of a Qwen2 model, and only its mask token tells it apart. Raises ProfileError for a
+    Open-dCoder's configuration is that of a Qwen2 model, and only its mask token tells it apart. Raises CheckpointError for a
     model of the kind that is not supported.
     """
     if model_type == "Dream":
         if vocabulary.id("<|expand|>") is None:
-            raise profile_file.ProfileError(
+            raise CheckpointError(
                 f"{name} is a Dream model that can't change a gap's length; of these, dg-lsp only uses DreamOn"
             )
         return DREAMON
@@ -117,9 +119,9 @@ def published(name: str, model_type: str, vocabulary: Vocabulary) -> Profile | N
 
 
 def is_masked(opened: Checkpoint) -> bool:
-    """Return whether a checkpoint fills masks, by what it is or by its profile; raises ProfileError if that can't be read."""
+    """Return whether a checkpoint fills masks, by what it is or by its profile; raise CheckpointError if that can't be read."""
     is_published = published(opened.name, opened.model_type, opened.vocabulary) is not None
-    return is_published or (profile_file.settings_in(opened.profile_folder) or {}).get("layout") == LAYOUT
+    return is_published or (checkpoint.profile_settings(opened.profile_folder) or {}).get("layout") == LAYOUT
 
 
 LIKELIEST = 256  # tokens that are sorted first; they nearly always reach `top_p`
@@ -345,7 +347,7 @@ class MaskedLlama(Llama):
 def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[MaskedLlama, Profile]:
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     default = published(opened.name, opened.model_type, opened.vocabulary)
-    profile = profile_file.load(opened.profile_folder, Profile, default)
+    profile = checkpoint.load_profile(opened.profile_folder, Profile, default)
     use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
     return loading.load_llama(opened, MaskedLlama, profile, use, dtype, on_progress)
 

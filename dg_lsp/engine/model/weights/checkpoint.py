@@ -1,7 +1,8 @@
-"""Validate a model folder before it is loaded: its files, its configuration and the headers of its weights.
+"""Validate a model folder before it is loaded: its files, its configuration, its profile and the headers of its weights.
 
 A download may be incomplete, and a folder may be part of an untrusted repository. So nothing is allocated until the weight
-headers match `config.json`. The configuration can't select code, and no file outside the folder is read.
+headers match `config.json`. The configuration can't select code, and no file outside the folder is read. Of a profile's
+settings, this knows only the layout, which every family has.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import msgspec
 
 from dg_lsp.engine.model.fit import type_problem
 from dg_lsp.wire import files
 
-CONFIG = "config.json"
+CONFIG, PROFILE = "config.json", "dg_lsp.json"
 ADAPTER = "adapter_config.json"
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
@@ -30,6 +33,7 @@ MAX_INDEX_BYTES = 64 << 20
 MAX_LAYERS = 512
 
 WIDE = {"F32": 4, "F16": 2, "BF16": 2}
+T = TypeVar("T")
 
 
 class CheckpointError(Exception):
@@ -144,3 +148,49 @@ def _numbers(values: Mapping[str, Any]) -> list[tuple[str, int]]:
         elif isinstance(value, int):
             numbers.append((name, value))
     return numbers
+
+
+# --- The profile: the settings for one checkpoint, in its folder, whatever settings its family has
+
+
+def load_profile(folder: Path, profile: type[T], default: T | None) -> T:
+    """Return the profile in a checkpoint's folder, or the default if it has none.
+
+    Raises CheckpointError if there is neither, or if this version can't read the file.
+    """
+    settings = profile_settings(folder)
+    if settings is None:
+        if default is None:
+            raise CheckpointError(f"{folder} has no profile, which a model of this kind needs")
+        return default
+    try:
+        return parse_profile(profile, settings)
+    except ValueError as error:
+        raise CheckpointError(f"{folder / PROFILE} is not a profile that this version can read: {error}") from error
+
+
+def profile_settings(folder: Path) -> dict[str, Any] | None:
+    """Return the settings in a folder's profile, None without one; raise CheckpointError if it can't be read."""
+    return read_json(folder, PROFILE) if (folder / PROFILE).exists() else None
+
+
+def parse_profile(profile: type[T], settings: Mapping[str, Any]) -> T:
+    """Return the profile in a JSON object; raise ValueError if something in it is unknown, missing or of the wrong type."""
+    layouts = get_args(get_type_hints(profile)["layout"])
+    if "layout" in settings and settings["layout"] not in layouts:
+        raise ValueError(f"unknown layout {settings['layout']!r}; known for this model: {', '.join(layouts)}")
+    _check_settings(profile, settings)
+    return msgspec.convert(settings, profile)
+
+
+def _check_settings(kind: Any, settings: Mapping[str, Any]) -> None:
+    known = get_type_hints(kind)
+    if unknown := settings.keys() - known.keys():
+        raise ValueError(f"unknown setting {min(unknown)!r}")
+    for name, value in settings.items():
+        if is_dataclass(known[name]) and isinstance(value, dict):
+            _check_settings(known[name], value)
+
+
+def dump_profile(profile: Any) -> str:
+    return json.dumps(msgspec.to_builtins(profile), indent=2) + "\n"
