@@ -29,9 +29,8 @@ from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import DraftSettings
 from dg_lsp.engine.common.loading import set_up
-from dg_lsp.engine.model import memory
+from dg_lsp.engine.model import gpu, memory
 from dg_lsp.engine.model.fit import LlamaSizes
-from dg_lsp.engine.model.gpu import operations
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import ROWS, Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM, ROOT, OwnRoom, Tree
@@ -107,7 +106,7 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
     began = time.perf_counter()
     model = CausalLlama(sizes, RandomWeights(sizes, bench.device), kind)
     recorder = Recorder("passes")
-    chosen = operations.best(bench.device)
+    chosen = gpu.best(bench.device)
     bench.wait()
     built_s = time.perf_counter() - began
     free = lambda: memory.free_bytes(bench.device) if bench.is_cuda else None  # noqa: E731

@@ -18,9 +18,8 @@ from dg_lsp.engine.diffusion.gemma import fused
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight
 from dg_lsp.engine.diffusion.layout import Sampling
-from dg_lsp.engine.model import memory
+from dg_lsp.engine.model import gpu, memory
 from dg_lsp.engine.model.fit import llama_sizes
-from dg_lsp.engine.model.gpu import operations
 from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
@@ -220,7 +219,7 @@ def test_recorded_causal_passes_score_as_a_processor_does(length: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     expected, passes = scores(causal(torch.float32, "cpu"), length), causal(torch.float32, "cuda")
     recorder = Recorder("passes")
-    passes.use_buffers(operations.PLAIN, lambda: None, recorder)
+    passes.use_buffers(gpu.PLAIN, lambda: None, recorder)
     for _ in range(4):  # the passes of the first rounds are not recorded yet
         for one, other in zip(scores(passes, length), expected, strict=True):
             assert one == pytest.approx(other, abs=2e-2)
@@ -232,8 +231,8 @@ def test_recorded_causal_passes_score_as_a_processor_does(length: int) -> None:
 @pytest.mark.parametrize("chosen", ["torch", "triton"])
 def test_recorded_causal_passes_in_16_bits_score_nearly_so(length: int, chosen: str) -> None:
     expected, passes = scores(causal(torch.float32, "cpu"), length), causal(torch.bfloat16, "cuda")
-    best = operations.PLAIN if chosen == "torch" else operations.best("cuda")
-    assert isinstance(best, operations.Fused) == (chosen == "triton"), "the log says why triton can't be used"
+    best = gpu.PLAIN if chosen == "torch" else gpu.best("cuda")
+    assert isinstance(best, gpu.Fused) == (chosen == "triton"), "the log says why triton can't be used"
     recorder = Recorder("passes")
     passes.use_buffers(best, lambda: None, recorder)
     rounds = [scores(passes, length) for _ in range(4)]
@@ -250,7 +249,7 @@ def test_triton_kernels_on_a_gpu_compute_what_torch_does() -> None:
     from dg_lsp.engine.model.gpu import kernels
 
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        assert operations.wrong_operation(operations.Fused(kernels), "cuda", dtype) is None
+        assert gpu.wrong_operation(gpu.Fused(kernels), "cuda", dtype) is None
 
 
 def test_weights_in_8_bits_on_a_gpu_score_as_on_a_processor() -> None:
@@ -259,7 +258,7 @@ def test_weights_in_8_bits_on_a_gpu_score_as_on_a_processor() -> None:
     for device in ("cpu", "cuda"):
         weights = {name: tensor.to(device) for name, tensor in model.state_dict().items()}
         passes = CausalLlama(sizes, weights, "int8-weights")
-        passes.use_buffers(operations.best(device), lambda: None, None)
+        passes.use_buffers(gpu.best(device), lambda: None, None)
         found.append(passes.logits(passes.encode(ids.to(device))[0]).log_softmax(-1).cpu())
     assert float((found[0] - found[1]).abs().mean()) < 0.05 * float(found[0].std())
 

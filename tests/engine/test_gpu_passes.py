@@ -26,7 +26,7 @@ from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller, CausalLlama
 from dg_lsp.engine.model.fit import llama_sizes
-from dg_lsp.engine.model.gpu.operations import PLAIN
+from dg_lsp.engine.model.gpu import PLAIN
 from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import MAX_BUFFERS, ROWS, STEP, WARM_UPS, Buffers, Recorder, StepGraph, WarmUps, Work
 from dg_lsp.engine.model.tree import ROOT, Tree
@@ -338,7 +338,7 @@ def test_the_benchmark_prints_every_pass(capsys: pytest.CaptureFixture[str]) -> 
 INTERPRETED = """
 import torch
 from dg_lsp.engine.model.gpu import kernels
-from dg_lsp.engine.model.gpu.operations import Fused, wrong_operation
+from dg_lsp.engine.model.gpu import Fused, wrong_operation
 # The interpreter multiplies the bits of bfloat16.
 print([wrong_operation(Fused(kernels), "cpu", dtype) for dtype in (torch.float32, torch.float16)])
 """
@@ -354,7 +354,7 @@ def test_triton_kernels_compute_what_torch_does() -> None:
 
 
 def test_a_wrong_kernel_is_named() -> None:
-    from dg_lsp.engine.model.gpu.operations import Operations, wrong_operation
+    from dg_lsp.engine.model.gpu import Operations, wrong_operation
 
     class Wrong(Operations):
         def gated(self, gate_up: Tensor) -> Tensor:

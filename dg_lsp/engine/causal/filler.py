@@ -33,11 +33,9 @@ from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.task import OnProgress
-from dg_lsp.engine.model import fit, matmul, memory
+from dg_lsp.engine.model import fit, gpu, matmul, memory
 from dg_lsp.engine.model.fit import LlamaSizes
-from dg_lsp.engine.model.gpu import operations
-from dg_lsp.engine.model.gpu.operations import Operations
-from dg_lsp.engine.model.gpu.passes import GpuPasses
+from dg_lsp.engine.model.gpu import GpuPasses, Operations
 from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import Buffers, Recorder
@@ -113,7 +111,7 @@ class CausalLlama(Llama):
         super().__init__(sizes, weights, kind)
         if self._device.type == "cuda":
             free = partial(memory.free_bytes, str(self._device))
-            self.use_buffers(operations.best(str(self._device)), free, Recorder("passes"))
+            self.use_buffers(gpu.best(str(self._device)), free, Recorder("passes"))
 
     def use_buffers(self, chosen: Operations, free: Callable[[], int | None], recorder: Recorder | None) -> None:
         """Let one row's passes be those of a GPU, with trees in buffers. `free` returns the device's free bytes if known."""

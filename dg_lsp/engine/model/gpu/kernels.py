@@ -1,7 +1,7 @@
 """Triton kernels for what a layer does between its products. Imports triton, which not every machine has.
 
 With torch's own operations a layer takes some 25 launches, and a small one takes 2 microseconds even in a recorded graph. With
-these it takes ten. `operations` has the functions that start them, and the same functions without triton.
+these it takes ten. This package has the functions that start them, and the same functions without triton.
 
 Numbers of rows and places are not specialized, because each specialization is compiled at its first use.
 """

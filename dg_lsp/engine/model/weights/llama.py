@@ -212,7 +212,7 @@ class WideMatrix(Matrix):
 
 
 class NarrowMatrix(Matrix):
-    """A matrix in 8 bits whose inputs have 16, on any device. `gpu.passes` multiplies by it without widening it as a whole."""
+    """A matrix in 8 bits whose inputs have 16, on any device. `gpu` multiplies by it without widening it as a whole."""
 
     def __init__(self, narrow: Quantised) -> None:
         self.narrow = narrow
