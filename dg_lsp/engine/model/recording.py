@@ -304,6 +304,7 @@ class Places:
         return self._buffer.n_places - 1
 
     def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
+        """Do what `tree.OwnRoom.extend` does, in passes over at most `most_rows` tokens."""
         parts, most = [], self._buffer.passes.most_rows
         for start in range(0, len(ids), most):
             own = slice(start, min(start + most, len(ids)))

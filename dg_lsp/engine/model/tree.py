@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dg_lsp.engine.model import prefix_cache
 from dg_lsp.engine.model.prefix_cache import KV, Encoder, crop
+from dg_lsp.engine.model.recording import Buffers, Places
 
 ROOT = 0  # the node of the prefix's last token
 ROOM = 128  # the places for tokens in a new buffer
@@ -38,29 +39,6 @@ class Bound(NamedTuple):
         return not self.n_unknown
 
 
-class Room(Protocol):
-    """The keys and values of one tree, with places for more."""
-
-    kv: KV
-
-    @property
-    def capacity(self) -> int:
-        """The number of places."""
-
-    def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens, whose keys and values go to the places from `first` on.
-
-        Token n stands at its own position and sees the places in `visible` [N, L].
-        """
-
-
-class Rooms(Protocol):
-    """Room for trees that is kept, because passes over it were recorded."""
-
-    def take(self, kv: KV, n_places: int, positions: Sequence[int]) -> Room:
-        """Return room for at least `n_places`, which begins with these keys and values of one row, at these positions."""
-
-
 class Tree:
     """The tokens after one prefix, whose last token `last` is the root. A node is a token after the path to it.
 
@@ -71,10 +49,10 @@ class Tree:
     """
 
     def __init__(
-        self, passes: Encoder, kv: KV, last: int, hidden: Tensor | None = None, *, buffers: Rooms | None = None
+        self, passes: Encoder, kv: KV, last: int, hidden: Tensor | None = None, *, buffers: Buffers | None = None
     ) -> None:
         self._passes, self._device, self._buffers = passes, kv[0][0].device, buffers
-        self._room: Room | None = None
+        self._room: OwnRoom | Places | None = None
         self._length = kv[0][0].shape[2] - (hidden is None)
         self._kv, self._last = kv, last
         self._n_places, self._positions = 0, list[int]()
@@ -188,7 +166,7 @@ class Tree:
 
 
 class OwnRoom:
-    """A copy of one row's keys and values with places for more, whose tokens stand at `positions`."""
+    """A copy of one row's keys and values with places for more, whose tokens stand at `positions`, without buffers."""
 
     def __init__(self, passes: Encoder, kv: KV, n_places: int, positions: Sequence[int]) -> None:
         self._passes, self.capacity, self.kv = passes, n_places, prefix_cache.room(kv, n_places)
@@ -197,6 +175,10 @@ class OwnRoom:
         self._positions = torch.tensor(positions, dtype=torch.long, device=self._device)
 
     def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
+        """Return the last hidden states [N, H] of new tokens, whose keys and values go to the places from `first` on.
+
+        Token n stands at its own position and sees the places in `visible` [N, L].
+        """
         own = torch.tensor(positions, device=self._device)
         self._positions = torch.cat([self._positions, own])
         mask, kv = torch.from_numpy(visible).to(self._device), crop(self.kv, first + len(ids))

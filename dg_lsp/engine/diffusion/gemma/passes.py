@@ -23,8 +23,7 @@ from dg_lsp.engine.model import fit, prefix_cache
 from dg_lsp.engine.model.matmul import attention_over, widened, with_past
 from dg_lsp.engine.model.memory import MASK_BYTES, Cost
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import ROWS, Inputs
-from dg_lsp.engine.model.tree import Rooms
+from dg_lsp.engine.model.recording import ROWS, Buffers, Inputs
 
 
 class Passes:
@@ -35,7 +34,7 @@ class Passes:
     products with the weights, which may be narrower than that of the weights.
     """
 
-    buffers: Rooms | None = None
+    buffers: Buffers | None = None
 
     def __init__(self, model: Any) -> None:
         self.model = model
