@@ -248,7 +248,7 @@ def test_a_fill_in_buffers_has_the_candidates_of_a_processor(fim_tokens: tuple[s
         assert theirs == pytest.approx(ours, abs=1e-3)
 
 
-@pytest.mark.parametrize("where", ["encode", "run"])
+@pytest.mark.parametrize("where", ["encode", "read"])
 def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -10,20 +10,24 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
+from dg_lsp.engine.common.generation import Work
+from dg_lsp.engine.common.layout import required_ids
+from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas, layout
 from dg_lsp.engine.diffusion import filler as filler_module
 from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.generation import CanvasRequest
 from dg_lsp.engine.diffusion.layout import REPEATED_LINES, LayoutName, Profile
-from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.weights import checkpoint
 from tests.engine.engine_kit import finish
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
 SUFFIX = "\n\n\nclass Point:\n    pass\n"
+TURN = "<turn|>"  # the end of the model's turn
 CODE = """
 import os
 from dataclasses import dataclass
@@ -135,23 +139,22 @@ def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: Diffusi
 # Answers longer than a canvas.
 
 
-def scripted_canvases(fill: CanvasRequest, texts: Sequence[list[int]], prefixes: list[int]) -> canvas.Settle:
-    """Return what settles each canvas to the next of some ids, and notes how long its prefix was."""
-    texts_left = list(texts)
+def several(filler: DiffusionFiller, texts: Sequence[str], prefixes: list[int], patch: pytest.MonkeyPatch) -> str:
+    """Return what canvases write that settle to these texts, one after another; note how long the prefix of each was."""
+    generation, left = filler.generation(InfillRequest("def f():\n", SUFFIX, (BODY,)), Timing(filler.pace)), list(texts)
+    encode = filler.loaded.vocabulary.encode
 
-    def settle(denoiser: Denoiser, kv: KV) -> Generator[None, None, None]:
-        prefixes.append(kv[0][0].shape[2])
-        ids, width = texts_left.pop(0), denoiser.canvas.ids.shape[1]
-        filler = fill.vocabulary.encode("~")
-        denoiser.canvas.best[0] = torch.tensor([*ids, *filler * width][:width])
+    def settle(denoiser: Denoiser, decoder: LocalDecoder) -> Work:
+        prefixes.append(decoder.length)
+        ids = ids_of(filler, left.pop(0))
+        denoiser.canvas.best[0] = torch.tensor([*ids, *encode("~") * denoiser.width][: denoiser.width])
         denoiser.drop(0)
         yield
 
-    return settle
-
-
-def run(work: Generator[None, None, str]) -> str:
+    patch.setattr(generation, "take_step", settle)
     with torch.inference_mode():
+        list(generation.begin())
+        work = canvas.written(generation)
         while True:
             try:
                 next(work)
@@ -159,30 +162,29 @@ def run(work: Generator[None, None, str]) -> str:
                 return str(stop.value)
 
 
-@pytest.mark.parametrize("ending", ["suffix", "fence", "turn"])
-def test_a_long_answer_continues_after_the_whole_lines_of_its_canvases(instruct: DiffusionFiller, ending: str) -> None:
-    narrow = replace(instruct.loaded, profile=replace(instruct.loaded.profile, canvas_tokens=48))
-    fill = DiffusionFiller(narrow).canvas(InfillRequest("def f():\n", SUFFIX, (BODY,)))
-    encode, lines = fill.vocabulary.encode, "a = 1\n" * 6
-    last = {"suffix": SUFFIX, "fence": "\n```\nmore", "turn": "<turn|>"}[ending]
-    third = [*encode("c = 3"), *([fill.prompt.closing[0]] if ending == "turn" else encode(last))]
-    texts = [encode(lines + "b = "), encode("b = 2\n" + "b" * 9), third]
-    with torch.inference_mode():
-        kv = fill.loaded.passes.encode(torch.tensor([fill.prompt.ids]))[1]
-    prefixes: list[int] = []
-    text = run(canvas.written(fill, kv, 1, scripted_canvases(fill, texts, prefixes)))
+def ids_of(filler: DiffusionFiller, text: str) -> list[int]:
+    """Return the ids of a text that may end with the end of the model's turn."""
+    own, vocabulary = text.removesuffix(TURN), filler.loaded.vocabulary
+    return [*vocabulary.encode(own), *required_ids(vocabulary, (TURN,) if own != text else ())]
+
+
+@pytest.mark.parametrize("ending", [SUFFIX, "\n```\nmore", TURN])
+def test_a_long_answer_continues_after_the_whole_lines_of_its_canvases(
+    instruct: DiffusionFiller, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filler = DiffusionFiller(replace(instruct.loaded, profile=replace(instruct.loaded.profile, canvas_tokens=48)))
+    lines, prefixes = "a = 1\n" * 6, list[int]()
+    text = several(filler, [lines + "b = ", "b = 2\n" + "b" * 9, "c = 3" + ending], prefixes, monkeypatch)
     assert text == lines + "b = 2\nc = 3"
-    n_kv = len(fill.prompt.ids)
-    assert prefixes == [n_kv, n_kv + len(encode(lines)), n_kv + len(encode(lines)) + len(encode("b = 2\n"))]
+    n_lines, n_line = (len(ids_of(filler, part)) for part in (lines, "b = 2\n"))
+    assert [length - prefixes[0] for length in prefixes] == [0, n_lines, n_lines + n_line]
+    assert prefixes[0] == len(filler.canvas(InfillRequest("def f():\n", SUFFIX, (BODY,))).prompt.ids)
 
 
-def test_an_answer_takes_at_most_four_canvases(instruct: DiffusionFiller) -> None:
-    profile = replace(instruct.loaded.profile, canvas_tokens=8)
-    fill = DiffusionFiller(replace(instruct.loaded, profile=profile)).canvas(InfillRequest("def f():\n", SUFFIX, (BODY,)))
-    with torch.inference_mode():
-        kv = fill.loaded.passes.encode(torch.tensor([fill.prompt.ids]))[1]
+def test_an_answer_takes_at_most_four_canvases(instruct: DiffusionFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = DiffusionFiller(replace(instruct.loaded, profile=replace(instruct.loaded.profile, canvas_tokens=8)))
     prefixes: list[int] = []
-    text = run(canvas.written(fill, kv, 1, scripted_canvases(fill, [fill.vocabulary.encode("a = 1\n")] * 4, prefixes)))
+    text = several(filler, ["a = 1\n"] * 4, prefixes, monkeypatch)
     assert text.startswith("a = 1\n" * 4)
     assert len(prefixes) == 4
 

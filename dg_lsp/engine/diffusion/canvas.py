@@ -25,18 +25,15 @@ from dg_lsp.engine.common import layout
 from dg_lsp.engine.common.generation import MAX_ROWS, Live, Work
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.diffusion.denoise import Denoiser, Reading, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoise import Reading, Row, TokenLimits
+from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation, is_unclosed
-from dg_lsp.engine.model.prefix_cache import KV
 
 REFINE_STEPS = 4  # in which a canvas may correct a draft
 MAX_CANVASES = 4  # one after another, for one answer
 DROPPING_STEP = 2  # without a delete token, gap lengths of low probability are dropped after this many steps
 N_LENGTHS = 2  # without a delete token, this many gap lengths are denoised to the end
 SURE = 0.5  # a token of a draft with a lower causal probability than this may be wrong
-
-# Steps a denoiser on a prefix's keys and values until all its rows are finished.
-Settle = Callable[[Denoiser, KV], Generator[None, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +79,7 @@ def several(generation: Generation) -> Work:
     n_steps = budget.units(generation.step_ms(canvas.profile.canvas_tokens), generation.score_ms())
     if budget.is_limited and (n_steps is None or n_steps < LEAST_STEPS):
         return
-
-    def settle(denoiser: Denoiser, kv: KV) -> Work:
-        steps = generation.stepping(denoiser, kv)
-        while not generation.is_over(steps):
-            yield from steps.take_one()
-
-    text = yield from written(canvas, generation.kv, canvas.seed(MAX_ROWS), settle)
+    text = yield from written(generation)
     if text.strip():
         generation.proposals.append(Proposal(text, "noise"))
 
@@ -99,8 +90,7 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
         return
     limits = TokenLimits(canvas.vocabulary.regular, canvas.banned_tokens(), canvas.next_tokens(()), canvas.prompt.delete)
     specs = [planned_row.row for planned_row in rows]
-    denoiser = Denoiser(specs, limits, canvas.profile.sampling, canvas.loaded.passes.n_vocabulary, canvas.loaded.device)
-    steps = generation.stepping(denoiser, generation.kv)
+    denoiser, decoder = generation.denoiser(specs, limits), LocalDecoder(canvas.loaded.passes, generation.kv)
     n_positions = sum(len(spec.ids) for spec in specs)
     running = list(range(len(rows)))  # those that are not dropped
     n_taken = 0
@@ -110,8 +100,8 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
         best = min(readings, key=lambda index: readings[index].entropy)
         return texts(canvas, rows[best], readings[best])
 
-    while not generation.is_over(steps, n_positions):
-        yield from steps.take_one()
+    while not generation.is_over(denoiser, n_positions):
+        yield from generation.take_step(denoiser, decoder)
         n_taken += 1
         if n_taken == 1:
             generation.live = Live(best_texts, is_answer=True)
@@ -268,15 +258,17 @@ def hopeless(rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[in
     ]
 
 
-def written(canvas: CanvasRequest, kv: KV, seed: int, settle: Settle) -> Generator[None, None, str]:
+def written(generation: Generation) -> Generator[None, None, str]:
     """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
+    canvas, kv, seed = generation.canvas, generation.kv, generation.canvas.seed(MAX_ROWS)
     committed, first, width = list[int](), canvas.next_tokens(()), canvas.profile.canvas_tokens
     banned = tuple(token for token in canvas.control if token not in canvas.prompt.closing)
     for number in range(MAX_CANVASES):  # without a held suffix
         row = Row((canvas.vocabulary.regular[0],) * width, (True,) * width, canvas.n_steps, seed + number)
-        limits = TokenLimits(canvas.vocabulary.regular, banned, first)
-        denoiser = Denoiser([row], limits, canvas.profile.sampling, canvas.loaded.passes.n_vocabulary, canvas.loaded.device)
-        yield from settle(denoiser, kv)
+        denoiser = generation.denoiser([row], TokenLimits(canvas.vocabulary.regular, banned, first))
+        decoder = LocalDecoder(canvas.loaded.passes, kv)
+        while not generation.is_over(denoiser):
+            yield from generation.take_step(denoiser, decoder)
         ids = denoiser.read(0).ids
         end = next((index for index, token in enumerate(ids) if token in canvas.prompt.closing), None)
         whole = layout.answer(canvas.vocabulary, [*committed, *ids[:end]], canvas.prompt.heal)

@@ -247,6 +247,10 @@ class Denoiser:
             self.rows[index] = replace(self.rows[index], steps=min(self._most_steps[index], n_taken + steps))
             self.canvas.done[index] = n_taken >= self.rows[index].steps
 
+    @property
+    def width(self) -> int:
+        return self.canvas.ids.shape[1]
+
     def drop(self, row: int) -> None:
         self.canvas.done[row] = True
 
@@ -298,7 +302,7 @@ class Denoiser:
 
     def inputs(self, rows: Sequence[int]) -> StepInputs:
         """Return what the next step of these rows takes from the host. The rows' random numbers advance."""
-        width = self.canvas.ids.shape[1]
+        width = self.width
         heat = [temperature(self.sampling, self.canvas.steps[i], self.rows[i].steps) for i in rows]
         noise = torch.stack([self._uniform(i, width) for i in rows])
         greedy = torch.tensor([self.rows[i].greedy for i in rows])

@@ -123,7 +123,7 @@ class Bucket:
 
 def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int) -> Bucket:
     """Return the smallest bucket for some rows of a denoiser on a prefix of this many tokens."""
-    width = padded(denoiser.canvas.ids.shape[1], WIDTH_STEP)
+    width = padded(denoiser.width, WIDTH_STEP)
     # By the rows as planned, because a position that is held or deleted later must not change the bucket.
     free = padded(max(sum(denoiser.rows[index].free) for index in rows), WIDTH_STEP)
     return Bucket(
@@ -179,7 +179,7 @@ class FixedStep:
     def load_rows(self, denoiser: Denoiser, rows: Sequence[int]) -> None:
         """Copy some rows of a denoiser, and what their next step takes from the host."""
         at, inputs = to_device(torch.tensor(rows), denoiser.device), denoiser.inputs(rows)
-        n_rows, width = len(rows), denoiser.canvas.ids.shape[1]
+        n_rows, width = len(rows), denoiser.width
         state = denoiser.canvas.rows(at)
         for buffer in (self._state.free, self._state.used):
             buffer.zero_()  # other rows and positions do not exist
@@ -221,7 +221,7 @@ class FixedStep:
 
     def save_rows(self, denoiser: Denoiser, rows: Sequence[int]) -> None:
         """Copy the rows back to their denoiser, and count the step. Waits for the device."""
-        at, n_rows, width = to_device(torch.tensor(rows), denoiser.device), len(rows), denoiser.canvas.ids.shape[1]
+        at, n_rows, width = to_device(torch.tensor(rows), denoiser.device), len(rows), denoiser.width
         for name in STATE[:-1]:
             getattr(denoiser.canvas, name)[at] = getattr(self._state, name)[:n_rows, :width]
         denoiser.canvas.settled[at] = self._state.settled[:n_rows]

@@ -16,7 +16,7 @@ from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import encoded
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.diffusion.denoise import Denoiser
+from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Profile, Prompt
@@ -101,18 +101,31 @@ class Generation(generation.Generation):
         """Return the expected milliseconds of a denoising step; None if none was measured."""
         return self.timing.pace.expected_ms("step", n_positions)
 
-    def stepping(self, denoiser: Denoiser, kv: KV, *, is_open: bool = False) -> Steps:
-        decoder = LocalDecoder(self.canvas.loaded.passes, kv)
-        return Steps(denoiser, decoder, self._stepper, self.timing.pace, is_open=is_open)
+    def denoiser(self, rows: Sequence[Row], limits: TokenLimits) -> Denoiser:
+        loaded = self.canvas.loaded
+        return Denoiser(rows, limits, self.canvas.profile.sampling, loaded.passes.n_vocabulary, loaded.device)
 
-    def is_over(self, steps: Steps, n_positions: int = 0) -> bool:
+    def take_step(self, denoiser: Denoiser, decoder: LocalDecoder, *, is_open: bool = False) -> Work:
+        """Take one step of all live rows after a pause, in one pass if memory has room.
+
+        An open canvas has one row, which goes on after it has settled.
+        """
+        yield
+        rows, most, stepper = [0], 1, self._stepper
+        if not is_open:
+            rows, most = denoiser.live, stepper.headroom.rows_at_once(decoder.length, denoiser.width, stepper.max_rows)
+        with self.timing.pace.measuring("step", len(rows) * denoiser.width):
+            if stepper.fixed is None or len(rows) > most or not stepper.fixed.step(denoiser, decoder, rows):
+                denoiser.step(decoder, most, rows)
+
+    def is_over(self, denoiser: Denoiser, n_positions: int = 0) -> bool:
         """Return whether a canvas is finished, or no time is left for a step beside scoring the results and `n_positions` more.
 
         A canvas takes at least one step if there is no other result.
         """
-        denoiser, budget = steps.denoiser, self.timing.budget
+        budget = self.timing.budget
         if budget.is_limited and not denoiser.done:
-            step_ms = self.step_ms(len(denoiser.live) * steps.width)
+            step_ms = self.step_ms(len(denoiser.live) * denoiser.width)
             n_steps = budget.units(step_ms, self.score_ms(n_positions))
             if n_steps is not None:
                 denoiser.bound(max(n_steps, 0 if denoiser.begun or self.proposals else 1))
@@ -135,26 +148,6 @@ class Stepper:
     headroom: Headroom
     max_rows: int
     fixed: FixedSteps | None
-
-
-class Steps:
-    """The steps of one denoiser on one prefix. An `is_open` canvas has one row, which goes on after it has settled."""
-
-    def __init__(self, denoiser: Denoiser, decoder: LocalDecoder, stepper: Stepper, pace: Pace, *, is_open: bool) -> None:
-        self.denoiser, self._decoder, self._stepper, self._pace, self._is_open = denoiser, decoder, stepper, pace, is_open
-        self.width = denoiser.canvas.ids.shape[1]
-
-    def take_one(self) -> Work:
-        """Take one step of all live rows after a pause, in one pass if memory has room."""
-        yield
-        denoiser, decoder, fixed = self.denoiser, self._decoder, self._stepper.fixed
-        rows, most = [0], 1
-        if not self._is_open:
-            rows, headroom = denoiser.live, self._stepper.headroom
-            most = headroom.rows_at_once(decoder.length, self.width, self._stepper.max_rows)
-        with self._pace.measuring("step", len(rows) * self.width):
-            if fixed is None or len(rows) > most or not fixed.step(denoiser, decoder, rows):
-                denoiser.step(decoder, most, rows)
 
 
 LEAST_CHANCE = 1e-12

@@ -24,6 +24,7 @@ from dg_lsp.engine.common.generation import LARGEST_SEED, Live, Work
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.generation import Generation
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model.prefix_cache import Encoder
@@ -285,11 +286,11 @@ class LengthSearch:
         """
         generation, speculation, causal = self._generation, self._speculation, self._causal
         pace = generation.timing.pace
-        steps = generation.stepping(speculation.denoiser, generation.kv, is_open=True)
+        decoder = LocalDecoder(self._canvas.loaded.passes, generation.kv)
         generation.live = Live(lambda: (self._text(speculation.starts()[0]) if speculation.text else "",), is_answer=True)
         while not speculation.done and (not speculation.text or self._may_go_on()):
             if speculation.wants_canvas:
-                yield from steps.take_one()
+                yield from generation.take_step(speculation.denoiser, decoder, is_open=True)
                 yield
             proposal = speculation.proposal
             with pace.measuring("score", len(proposal) + 1):
