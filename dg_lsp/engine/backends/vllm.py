@@ -73,7 +73,8 @@ class Vllm:
             held_tokens=min(profile.held_tokens, served.canvas // 4),
         )
         layout.for_profile(self.profile, vocabulary)  # fails here rather than at the first request
-        self._writer = CanvasWriter(served, self.profile, vocabulary)
+        eos, pad = vocabulary.id("<eos>"), vocabulary.id("<pad>")
+        self._pad = pad if pad is not None else eos if eos is not None else 0
 
     def takes_together(self, request: InfillRequest) -> bool:
         return layout.fits_one_canvas(request, self.profile, self.vocabulary, CLOSING_TOKENS)
@@ -85,11 +86,11 @@ class Vllm:
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return one call for each canvas; raise RemoteError if the request does not fit the server's window."""
-        prompt = fitting_prompt(request, self.served, self.profile, self.vocabulary)
+        prompt = self._prompt(request)
         sampling, is_block = self.profile.sampling, request.extent == "block"
         usual = sampling.block_steps if is_block else sampling.line_steps
         steps = request.budget.steps or max(usual, SERVED_STEPS)
-        return [self._call(prompt, canvas, steps) for canvas in self._writer.canvases(request, prompt)]
+        return [self._call(prompt, canvas, steps) for canvas in self._canvases(request, prompt)]
 
     def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
         """Return a candidate with its features for each canvas that came back with most of its held text.
@@ -109,6 +110,70 @@ class Vllm:
             raise unfit(self.served.host, "returned canvases without their held text")
         items = [evidence_of(request, self.vocabulary, canvas, returned, share) for canvas, returned, share in agreeing]
         return compared(items, request)
+
+    def _prompt(self, request: InfillRequest) -> Prompt:
+        """Return the request as tokens that fit the server's window.
+
+        In a short window, related text is left out first; then the context is halved until it fits. Raises RemoteError if even
+        the smallest context does not fit.
+        """
+        served, profile, alone = self.served, self.profile, replace(request, related=())
+        n_free = served.max_tokens - served.canvas if served.max_tokens else MAX_WINDOW
+        attempts = [(request, profile), (alone, profile)]
+        while profile.prefix_tokens > LEAST_PREFIX_TOKENS:
+            profile = replace(profile, prefix_tokens=profile.prefix_tokens // 2, suffix_tokens=profile.suffix_tokens // 2)
+            attempts.append((alone, profile))
+        for attempt, fitting in attempts:
+            prompt = layout.for_profile(fitting, self.vocabulary).lay_out(attempt)
+            if len(prompt.ids) <= n_free:
+                return prompt
+        raise RemoteError(
+            f"{served.host} serves windows of {served.max_tokens} tokens, too short for infilling; "
+            "start it with a larger --max-model-len"
+        )
+
+    def _canvases(self, request: InfillRequest, prompt: Prompt) -> Iterator[PinnedCanvas]:
+        """Yield as many canvases as requested: each gap length once, then again with other noise.
+
+        Raises RemoteError if the served canvas is too short.
+        """
+        is_block, served = request.extent == "block", self.served
+        lengths = self.profile.block_gaps if is_block else self.profile.line_gaps
+        n_fixed = len(prompt.heal_ids) + sum(map(len, prompt.between)) + len(prompt.tail)
+        longest = (self.profile.canvas_tokens - n_fixed) // len(request.holes)
+        if longest < 1:
+            raise RemoteError(
+                f"{served.host} serves canvases of {served.canvas} tokens, too short for this request; "
+                "start it with a larger canvas_length in --diffusion-config"
+            )
+        most = min(MAX_ROWS, served.max_rows or MAX_ROWS)
+        gaps = _spread([length for length in lengths if length <= longest] or [longest], most)
+        # All have the same width, because the server's graphs are captured for batches of one width.
+        # The served width runs fastest. A narrower canvas is faster only if it is much narrower.
+        width, n_filled = served.canvas, n_fixed + max(gaps) * len(request.holes)
+        if width > FULL_WIDTH and n_filled <= width // 2:
+            width = min(-(-(n_filled + 1) // WIDTH_STEP) * WIDTH_STEP, width)
+        for number in range(min(most, max(len(gaps), request.budget.candidates))):
+            # A text as the seed gives the same noise in every process, and different noise for each row.
+            noise = random.Random(f"{request.seed} {number}")
+            yield self._canvas(request, prompt, gaps[number % len(gaps)], width, noise)
+
+    def _canvas(self, request: InfillRequest, prompt: Prompt, gap: int, width: int, noise: random.Random) -> PinnedCanvas:
+        # The server can't constrain a token to begin with certain letters, so the tokens that local models heal are held here.
+        ids, gaps = list(prompt.heal_ids), [-1] * len(prompt.heal_ids)
+        for index in range(len(request.holes)):
+            # Noise comes from the whole vocabulary, as in training. Noise that looks like code is denoised to similar code.
+            ids += noise.choices(self.vocabulary.regular, k=gap)
+            gaps += [index] * gap
+            if index < len(prompt.between):
+                ids += prompt.between[index]
+                gaps += [-1] * len(prompt.between[index])
+        ids += prompt.tail
+        n_filled = len(ids)
+        # vLLM fills its own canvases in the same way: an end of turn, unless there is one already, then padding.
+        ending = prompt.closing[:1] if n_filled < width and ids[-1] not in prompt.closing else ()
+        ids += [*ending, *[self._pad] * (width - n_filled - len(ending))]
+        return PinnedCanvas(tuple(ids), (*gaps, *[-1] * (width - len(gaps))), n_filled)
 
     def _call(self, prompt: Prompt, canvas: PinnedCanvas, steps: int) -> Call:
         # For a diffusion model the server refuses a temperature and a seed.
@@ -179,81 +244,6 @@ class ReturnedCanvas:
 
     ids: tuple[int, ...]
     chances: tuple[float, ...]
-
-
-def fitting_prompt(request: InfillRequest, served: Served, profile: Profile, vocabulary: Vocabulary) -> Prompt:
-    """Return the request as tokens that fit the server's window.
-
-    In a short window, related text is left out first; then the context is halved until it fits. Raises RemoteError if even
-    the smallest context does not fit.
-    """
-    n_free = served.max_tokens - served.canvas if served.max_tokens else MAX_WINDOW
-    for attempt in (request, replace(request, related=())):
-        prompt = layout.for_profile(profile, vocabulary).lay_out(attempt)
-        if len(prompt.ids) <= n_free:
-            return prompt
-    while profile.prefix_tokens > LEAST_PREFIX_TOKENS:
-        profile = replace(profile, prefix_tokens=profile.prefix_tokens // 2, suffix_tokens=profile.suffix_tokens // 2)
-        prompt = layout.for_profile(profile, vocabulary).lay_out(replace(request, related=()))
-        if len(prompt.ids) <= n_free:
-            return prompt
-    raise RemoteError(
-        f"{served.host} serves windows of {served.max_tokens} tokens, too short for infilling; "
-        "start it with a larger --max-model-len"
-    )
-
-
-class CanvasWriter:
-    """Lays requests out on canvases of the length that is served."""
-
-    def __init__(self, served: Served, profile: Profile, vocabulary: Vocabulary) -> None:
-        self._served, self._profile = served, profile
-        self._regular = vocabulary.regular
-        eos, pad = vocabulary.id("<eos>"), vocabulary.id("<pad>")
-        self._pad = pad if pad is not None else eos if eos is not None else 0
-
-    def canvases(self, request: InfillRequest, prompt: Prompt) -> Iterator[PinnedCanvas]:
-        """Yield as many canvases as requested: each gap length once, then again with other noise.
-
-        Raises RemoteError if the served canvas is too short.
-        """
-        is_block, served = request.extent == "block", self._served
-        lengths = self._profile.block_gaps if is_block else self._profile.line_gaps
-        n_fixed = len(prompt.heal_ids) + sum(map(len, prompt.between)) + len(prompt.tail)
-        longest = (self._profile.canvas_tokens - n_fixed) // len(request.holes)
-        if longest < 1:
-            raise RemoteError(
-                f"{served.host} serves canvases of {served.canvas} tokens, too short for this request; "
-                "start it with a larger canvas_length in --diffusion-config"
-            )
-        most = min(MAX_ROWS, served.max_rows or MAX_ROWS)
-        gaps = _spread([length for length in lengths if length <= longest] or [longest], most)
-        # All have the same width, because the server's graphs are captured for batches of one width.
-        # The served width runs fastest. A narrower canvas is faster only if it is much narrower.
-        width, n_filled = served.canvas, n_fixed + max(gaps) * len(request.holes)
-        if width > FULL_WIDTH and n_filled <= width // 2:
-            width = min(-(-(n_filled + 1) // WIDTH_STEP) * WIDTH_STEP, width)
-        for number in range(min(most, max(len(gaps), request.budget.candidates))):
-            # A text as the seed gives the same noise in every process, and different noise for each row.
-            noise = random.Random(f"{request.seed} {number}")
-            yield self._canvas(request, prompt, gaps[number % len(gaps)], width, noise)
-
-    def _canvas(self, request: InfillRequest, prompt: Prompt, gap: int, width: int, noise: random.Random) -> PinnedCanvas:
-        # The server can't constrain a token to begin with certain letters, so the tokens that local models heal are held here.
-        ids, gaps = list(prompt.heal_ids), [-1] * len(prompt.heal_ids)
-        for index in range(len(request.holes)):
-            # Noise comes from the whole vocabulary, as in training. Noise that looks like code is denoised to similar code.
-            ids += noise.choices(self._regular, k=gap)
-            gaps += [index] * gap
-            if index < len(prompt.between):
-                ids += prompt.between[index]
-                gaps += [-1] * len(prompt.between[index])
-        ids += prompt.tail
-        n_filled = len(ids)
-        # vLLM fills its own canvases in the same way: an end of turn, unless there is one already, then padding.
-        ending = prompt.closing[:1] if n_filled < width and ids[-1] not in prompt.closing else ()
-        ids += [*ending, *[self._pad] * (width - n_filled - len(ending))]
-        return PinnedCanvas(tuple(ids), (*gaps, *[-1] * (width - len(gaps))), n_filled)
 
 
 def _spread(lengths: Sequence[int], most: int) -> tuple[int, ...]:
