@@ -36,7 +36,7 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
-from dg_lsp.engine.causal.windows import LEAST_NEW, SHORT_SUFFIX
+from dg_lsp.engine.causal.layout import LEAST_NEW, SHORT_SUFFIX
 from dg_lsp.evaluate import calibrate
 from dg_lsp.evaluate import tasks as evaluation
 from dg_lsp.evaluate.calibrate import Features, Judged, Sample

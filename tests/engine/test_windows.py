@@ -13,9 +13,18 @@ from typing import Any
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span, n_common
-from dg_lsp.engine.causal import windows
-from dg_lsp.engine.causal.layout import FillInTheMiddle, LeftToRight, Profile, Prompt
-from dg_lsp.engine.causal.windows import LEAST_NEW, LEAST_TOKENS, MOST_LENGTHS, SHORT_SUFFIX, Windows
+from dg_lsp.engine.causal.layout import (
+    LEAST_NEW,
+    LEAST_TOKENS,
+    MOST_LENGTHS,
+    MOST_WINDOWS,
+    SHORT_SUFFIX,
+    FillInTheMiddle,
+    LeftToRight,
+    Profile,
+    Prompt,
+    Windows,
+)
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests.engine.test_pretrained import FIM, tokenizer
 
@@ -322,7 +331,7 @@ def test_a_model_without_a_suffix_has_windows_too() -> None:
 
 
 def test_only_so_many_windows_are_remembered(reader: Reader) -> None:
-    for number in range(windows.MOST_WINDOWS + 1):
+    for number in range(MOST_WINDOWS + 1):
         reader.read(at(400, path=f"{number}.py"), math.inf)
     reader.read(at(400, path="1.py"))
     assert reader.prompt.n_text >= PROFILE.prefix_tokens

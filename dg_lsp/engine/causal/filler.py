@@ -9,7 +9,7 @@ Some ways propose texts for the middle, one pass scores them all, and one scale 
 A proposer is a generator. It adds to the generation's proposals, and yields after each uninterruptible unit of work.
 Several holes are filled in sequence. Knows the order of the stages. Knows nothing of how they work.
 
-It chooses the window of each request (`windows`): in a new place, one as long as there is time to read.
+It chooses the window of each request (`layout.Windows`): in a new place, one as long as there is time to read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from torch import Tensor
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal import layout
 from dg_lsp.engine.causal.generation import Generation, propose_drafts
-from dg_lsp.engine.causal.layout import CausalInputs, LeftToRight, Profile, Prompt
-from dg_lsp.engine.causal.windows import MOST_LENGTHS, Windows
+from dg_lsp.engine.causal.layout import MOST_LENGTHS, CausalInputs, LeftToRight, Profile, Prompt, Windows
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT
 from dg_lsp.engine.common.loading import Checkpoint, Loaded
