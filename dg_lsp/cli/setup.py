@@ -389,7 +389,7 @@ def _remote(environ: Mapping[str, str]) -> Iterator[Offer]:
     for dialect in DIALECTS:
         address = address_of(dialect.url)
         has_key = dialect.variable and environ.get(dialect.variable, "").strip()
-        if has_key and address is not None and (dialect.model or not dialect.caps.needs_model):
+        if has_key and address is not None and (dialect.model or not dialect.needs_model):
             title = f"{address.name}, with the key in {dialect.variable}"
             where = f"at {address.name}, which receives the code around the cursor"
             yield Offer(f"fim:{dialect.name}", title, where, "each request is billed to the key's account")

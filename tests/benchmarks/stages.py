@@ -34,7 +34,7 @@ import torch
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma import weights
-from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.prefix_cache import KV
@@ -265,7 +265,7 @@ def _stages(passes: Passes, clock: Clock, floor: _Floor, device: str, prefix: in
     _continue(passes, kv, stages, floor, prefix, "")
     if device.startswith("cuda"):
         free = partial(memory.free_bytes, device)
-        passes.buffers = Buffers(TreePasses(passes, memory.cost(passes)), free, Recorder("drafts and scores"))
+        passes.buffers = Buffers(passes, free, Recorder("drafts and scores"))
         _continue(passes, kv, stages, floor, prefix, ", recorded")
         passes.buffers = None
     least = STEPS * floor.ms(CANVAS, 1, prefix, predicted=CANVAS)
@@ -296,10 +296,9 @@ def _continue(passes: Passes, kv: KV, stages: _Stages, floor: _Floor, prefix: in
 
 def _ways(passes: Passes, device: str) -> dict[str, FixedSteps | None]:
     """Return the ways to take a step, by the suffix of their stages' names; None: outside of fixed buffers."""
-    cost = memory.cost(passes)
 
     def fixed(recorder: Recorder | None) -> FixedSteps:
-        return FixedSteps(passes, cost, lambda: memory.free_bytes(device), recorder=recorder)
+        return FixedSteps(passes, lambda: memory.free_bytes(device), recorder=recorder)
 
     ways: dict[str, FixedSteps | None] = {"": None, ", in fixed buffers": fixed(None)}
     return ways | ({", recorded": fixed(Recorder())} if device.startswith("cuda") else {})

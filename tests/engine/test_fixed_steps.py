@@ -23,7 +23,7 @@ from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.fixed_step import MAX_BUCKETS, FixedSteps, LocalDecoder, bucket_of
 from dg_lsp.engine.diffusion.gemma import packed
-from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import canvas_token_bytes, logit_bytes
@@ -57,7 +57,7 @@ def a_denoiser(rows: list[Row], limits: TokenLimits = LIMITS, sampling: Sampling
 
 
 def steps(passes: Passes, **options: Any) -> FixedSteps:
-    return FixedSteps(passes, memory.cost(passes), lambda: None, **options)
+    return FixedSteps(passes, lambda: None, **options)
 
 
 def settled(denoiser: Denoiser, step: Callable[[Denoiser], object]) -> list[Any]:
@@ -127,7 +127,7 @@ def test_the_buckets_are_bounded_in_number_and_bytes(passes: Passes) -> None:
     assert len(fixed._held) == MAX_BUCKETS
     one = bucket_of(a_denoiser(ROWS), [0, 1, 2, 3], 20).n_bytes(cost)
     free = [4 * one]
-    short = FixedSteps(passes, cost, lambda: free[0])
+    short = FixedSteps(passes, lambda: free[0])
     assert short.step(a_denoiser(ROWS), LocalDecoder(passes, kv), [0, 1, 2, 3])
     assert short.bytes == one
     free[0] = one  # with what the buffers hold, half of the need
@@ -210,7 +210,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     filler = DiffusionFiller(of_few_steps(trained_layout))
     passes = filler.loaded.passes
     filler.stepper.fixed = steps(passes, recorder=WorkingRecorder())
-    passes.buffers = buffers = Buffers(TreePasses(passes, filler.headroom.cost), lambda: None, WorkingRecorder())
+    passes.buffers = buffers = Buffers(passes, lambda: None, WorkingRecorder())
 
     def texts() -> list[tuple[str, ...]]:
         task = finish(filler.start(replace(REQUESTS[1], budget=Budget(candidates=4))))

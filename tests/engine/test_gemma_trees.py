@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
-from dg_lsp.engine.model import memory
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model.recording import ROWS, STEP, WARM_UPS, Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM, ROOT, Tree
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("without_gradients")
 def in_buffers(model: Any, recorder: Recorder | None, usual: int = 0) -> tuple[Passes, Buffers]:
     """Return passes with buffers for their trees."""
     passes = Passes(model)
-    passes.buffers = buffers = Buffers(TreePasses(passes, memory.cost(passes)), lambda: None, recorder, usual)
+    passes.buffers = buffers = Buffers(passes, lambda: None, recorder, usual)
     return passes, buffers
 
 

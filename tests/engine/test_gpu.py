@@ -15,7 +15,7 @@ from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma import fused
-from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import gpu, memory
@@ -83,7 +83,7 @@ def read_after(denoiser: Denoiser, step: Callable[[Denoiser], object]) -> list[t
 
 
 def fixed(passes: Passes, recorder: Recorder | None) -> FixedSteps:
-    return FixedSteps(passes, memory.cost(passes), lambda: memory.free_bytes("cuda"), recorder=recorder)
+    return FixedSteps(passes, lambda: memory.free_bytes("cuda"), recorder=recorder)
 
 
 def a_prefix(passes: Passes, length: int) -> KV:
@@ -130,7 +130,7 @@ def test_recorded_drafts_and_scores_equal_those_that_are_not_recorded(with_exper
     """In 32 bits, torch multiplies expert by expert and reads their bounds on the host, so that the passes run directly."""
     model = copy.deepcopy(with_experts).to("cuda", dtype)
     plain, recorded, recorder = Passes(model), Passes(model), Recorder("drafts and scores")
-    recorded.buffers = Buffers(TreePasses(recorded, memory.cost(recorded)), lambda: memory.free_bytes("cuda"), recorder)
+    recorded.buffers = Buffers(recorded, lambda: memory.free_bytes("cuda"), recorder)
     most = 1e-3 if dtype is torch.float32 else 0.1
     for length in (9, 600):
         ids = torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length)).to("cuda")

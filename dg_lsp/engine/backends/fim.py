@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from dg_lsp.core import context, extent, fim
 from dg_lsp.core.calibration import Evidence
@@ -60,29 +60,23 @@ class RemoteAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
-    """What a server supports. `n`: several answers per request. `varies`: repeated requests give different answers.
-
-    `window_chars` limits both sides together, well below the model's window. llama.cpp itself cuts a prefix to its last 1,536
-    tokens, with its default batch, so a longer one would make the whole prompt new with each token.
-    """
-
-    n: bool = False
-    varies: bool = True
-    max_tokens: int = BLOCK_TOKENS
-    window_chars: int = 48_000
-    needs_model: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Dialect:
-    """One server API. `url` and `model` are the defaults. `variable` is the environment variable with the key for `url`."""
+    """One server API. `url` and `model` are the defaults. `variable` is the environment variable with the key for `url`.
+
+    `n`: the server gives several answers to a request. `varies`: repeated requests give different answers. `window_chars`
+    limits both sides together, well below the model's window. llama.cpp itself cuts a prefix to its last 1,536 tokens, with its
+    default batch, so a longer one would make the whole prompt new with each token.
+    """
 
     name: str
     path: str
     build: Callable[[Query], Mapping[str, object]]
     parse: Callable[[Fields], tuple[RemoteAnswer, ...]]
-    caps: Caps = field(default_factory=Caps)
+    n: bool = False
+    varies: bool = True
+    max_tokens: int = BLOCK_TOKENS
+    window_chars: int = 48_000
+    needs_model: bool = True
     url: str = ""
     model: str = ""
     variable: str = ""
@@ -203,21 +197,21 @@ def _chances(choice: Fields) -> tuple[float, ...]:
 
 
 DIALECTS: tuple[Dialect, ...] = (
-    Dialect("openai", "/v1/completions", _openai, _texts, Caps(n=True), variable="OPENAI_API_KEY", url=USUAL_URLS["openai"]),
+    Dialect("openai", "/v1/completions", _openai, _texts, n=True, variable="OPENAI_API_KEY", url=USUAL_URLS["openai"]),
     Dialect(
-        "mercury", "/v1/fim/completions", _mercury, _texts, Caps(varies=False),
+        "mercury", "/v1/fim/completions", _mercury, _texts, varies=False,
         url=USUAL_URLS["mercury"], model="mercury-edit-2", variable="INCEPTION_API_KEY",
     ),
     Dialect(
-        "deepseek", "/beta/completions", _deepseek, _texts, Caps(max_tokens=4096),
+        "deepseek", "/beta/completions", _deepseek, _texts, max_tokens=4096,
         url=USUAL_URLS["deepseek"], model="deepseek-v4-flash", variable="DEEPSEEK_API_KEY",
     ),
     Dialect(
         "codestral", "/v1/fim/completions", _codestral, _messages,
         url=USUAL_URLS["codestral"], model="codestral-latest", variable="CODESTRAL_API_KEY",
     ),
-    Dialect("llama", "/infill", _llama, _content, Caps(window_chars=5_600, needs_model=False), url=USUAL_URLS["llama"]),
-    Dialect("ollama", "/api/generate", _ollama, _response, Caps(window_chars=24_000), url=USUAL_URLS["ollama"]),
+    Dialect("llama", "/infill", _llama, _content, window_chars=5_600, needs_model=False, url=USUAL_URLS["llama"]),
+    Dialect("ollama", "/api/generate", _ollama, _response, window_chars=24_000, url=USUAL_URLS["ollama"]),
 )  # fmt: skip
 
 
@@ -231,7 +225,7 @@ def connect(name: str, url: str, model: str, configured: Config, environ: Mappin
         names = ", ".join(dialect.name for dialect in DIALECTS)
         raise RemoteError(f"there is no dialect {name}; choose one of {names}")
     model = model or dialect.model
-    if dialect.caps.needs_model and not model:
+    if dialect.needs_model and not model:
         raise RemoteError(f"{name} needs a model's name at the end, as in fim:{name}:URL#MODEL")
     url = url or dialect.url
     client = ServerClient(server_at(url, configured, usual_key(url, environ)))
@@ -255,23 +249,23 @@ class Fim(Backend):
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return one call for all answers if the server can send several at once, else one for each."""
-        caps, [hole] = self.dialect.caps, request.holes
-        prefix, suffix = window(context.with_instruction(request), request.suffix, caps.window_chars)
-        n_answers = min(request.budget.candidates, MAX_ANSWERS) if caps.varies else 1
+        dialect, [hole] = self.dialect, request.holes
+        prefix, suffix = window(context.with_instruction(request), request.suffix, dialect.window_chars)
+        n_answers = min(request.budget.candidates, MAX_ANSWERS) if dialect.varies else 1
         bounds = extent.of(hole, request.place, request.language)
         query = Query(
             model=self.model,
             prefix=prefix,
             suffix=suffix,
-            max_tokens=min(BLOCK_TOKENS if bounds.takes_lines else LINE_TOKENS, caps.max_tokens),
+            max_tokens=min(BLOCK_TOKENS if bounds.takes_lines else LINE_TOKENS, dialect.max_tokens),
             stop=bounds.stops,
-            n=n_answers if caps.n else 1,
+            n=n_answers if dialect.n else 1,
             seed=request.seed,
             ms=request.budget.ms,
             related=request.related,
         )
-        numbers = range(1 if caps.n else n_answers)
-        return [Call(self.dialect.path, self.dialect.build(replace(query, number=number))) for number in numbers]
+        numbers = range(1 if dialect.n else n_answers)
+        return [Call(dialect.path, dialect.build(replace(query, number=number))) for number in numbers]
 
     def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
         answers = [answer for _, fields in replies for answer in self.dialect.parse(fields)]

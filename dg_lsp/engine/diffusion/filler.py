@@ -31,7 +31,7 @@ from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion import canvas, layout, search
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import dense, packed, weights
-from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation, Stepper, propose_drafts
 from dg_lsp.engine.diffusion.layout import Layout, LayoutName, Profile, Prompt, load_profile
 from dg_lsp.engine.model import fit, matmul
@@ -69,10 +69,10 @@ class DiffusionFiller(LocalFiller):
         fixed: FixedSteps | None = None
         loaded.passes.buffers = None
         if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
-            passes, cost, free = loaded.passes, self.headroom.cost, self.headroom.free
-            fixed = FixedSteps(passes, cost, free, recorder=Recorder())
+            passes, free = loaded.passes, self.headroom.free
+            fixed = FixedSteps(passes, free, recorder=Recorder())
             usual = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens + 2 * ROOM
-            passes.buffers = Buffers(TreePasses(passes, cost), free, Recorder("drafts and scores"), usual)
+            passes.buffers = Buffers(passes, free, Recorder("drafts and scores"), usual)
         self.stepper = Stepper(self.headroom, rows, fixed)
 
     def limit(self, threads: int, rows: int) -> None:

@@ -26,7 +26,7 @@ from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.denoise import STATE, CanvasState, Denoiser, advanced
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
-from dg_lsp.engine.model import prefix_cache
+from dg_lsp.engine.model import memory, prefix_cache
 from dg_lsp.engine.model.fit import VOCABULARY_SLICE
 from dg_lsp.engine.model.memory import MASK_BYTES, Cost
 from dg_lsp.engine.model.prefix_cache import KV
@@ -253,9 +253,9 @@ class _Entry:
 class FixedSteps(Pool[Bucket, _Entry]):
     """The buffers of the buckets in use."""
 
-    def __init__(self, passes: Passes, cost: Cost, free: Callable[[], int | None], *, recorder: Recorder | None = None) -> None:
+    def __init__(self, passes: Passes, free: Callable[[], int | None], *, recorder: Recorder | None = None) -> None:
         super().__init__(free, MAX_BUCKETS)
-        self._passes, self._cost, self._recorder = passes, cost, recorder
+        self._passes, self._cost, self._recorder = passes, memory.cost(passes), recorder
         self._n_vocabulary: int = passes.n_vocabulary
 
     def step(self, denoiser: Denoiser, decoder: LocalDecoder, rows: Sequence[int]) -> bool:

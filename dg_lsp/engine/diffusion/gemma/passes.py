@@ -19,15 +19,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dg_lsp.engine.diffusion.gemma import fused, quantised
-from dg_lsp.engine.model import fit, prefix_cache
+from dg_lsp.engine.model import fit, memory, prefix_cache
 from dg_lsp.engine.model.matmul import attention_over, widened, with_past
-from dg_lsp.engine.model.memory import MASK_BYTES, Cost
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import ROWS, Buffers, Inputs
 
 
+class Room(NamedTuple):
+    """The keys and values of a tree, and the positions of their tokens, which decide what a sliding window shows."""
+
+    kv: KV
+    positions: Tensor
+
+
 class Passes:
-    """The encoder passes (`prefix_cache.Encoder`) and the decoder pass of one loaded model.
+    """The encoder passes (`prefix_cache.Encoder`, `recording.TreePasses`) and the decoder pass of one loaded model.
 
     `buffers` has room for trees on a GPU; None elsewhere. `n_vocabulary` is the number of logits, which may exceed that of the
     tokenizer's tokens; `value_bytes` are those of one number in the keys and values; `products_dtype` is the precision of the
@@ -35,6 +41,7 @@ class Passes:
     """
 
     buffers: Buffers | None = None
+    most_rows = sys.maxsize  # a pass of many tokens reads each expert once, recorded or not
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -51,6 +58,7 @@ class Passes:
         self.geometry, embedding = fit.of_config(model.config.to_dict()), self.decoder.embed_tokens.weight
         self.n_vocabulary: int = model.lm_head.weight.shape[0]
         self.value_bytes: int = embedding.element_size()
+        self.device, self.hidden_dtype, self.n_hidden = embedding.device, embedding.dtype, int(self.config.hidden_size)
         self.products_dtype = str(embedding.dtype).removeprefix("torch.")
 
     def n_bytes(self) -> int:
@@ -123,6 +131,28 @@ class Passes:
         masks["sliding_attention"] = near[None, None]
         hidden = self.encoder.embed_tokens(ids)[None]
         return self._layers(self.encoder, hidden, positions[None], kv, masks, with_room=True, places=places)[0][0]
+
+    def room(self, n_places: int, like: KV) -> Room:
+        return Room(prefix_cache.room(like, n_places), torch.zeros(n_places, dtype=torch.long, device=self.device))
+
+    def room_bytes(self, n_places: int) -> int:
+        """Return the bytes of such a room, and of what a pass over it needs."""
+        cost = memory.cost(self)
+        of_rows = ROWS[-1] * (cost.canvas_token - cost.logit_token + n_places * memory.MASK_BYTES)
+        return n_places * cost.prefix_token + of_rows
+
+    def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
+        n_given = len(positions)
+        room.positions[:n_given] = torch.tensor(positions, dtype=torch.long, device=self.device)
+        prefix_cache.put(kv, room.kv)
+
+    def pairs(self, room: Room) -> KV:
+        return room.kv
+
+    def read(self, inputs: Inputs, room: Room) -> Tensor:
+        assert inputs.visible is not None
+        room.positions.index_copy_(0, inputs.places, inputs.positions)
+        return self.extend(inputs.ids, inputs.positions, room.kv, inputs.visible, room.positions, inputs.places)
 
     def _condition(self, soft: Tensor) -> Tensor:
         conditioning = self.decoder.self_conditioning
@@ -232,43 +262,3 @@ def _signed(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
 def _rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = rotary
     return heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin
-
-
-class Room(NamedTuple):
-    """The keys and values of a tree, and the positions of their tokens, which decide what a sliding window shows."""
-
-    kv: KV
-    positions: Tensor
-
-
-class TreePasses:
-    """The encoder passes of one loaded model over the tokens of trees, as `recording.TreePasses` describes them."""
-
-    most_rows = sys.maxsize  # a pass of many tokens reads each expert once, recorded or not
-
-    def __init__(self, passes: Passes, cost: Cost) -> None:
-        weight = passes.decoder.embed_tokens.weight
-        self._passes, self._cost, self.device, self.hidden_dtype = passes, cost, weight.device, weight.dtype
-        self.n_hidden = int(passes.config.hidden_size)
-
-    def room(self, n_places: int, like: KV) -> Room:
-        return Room(prefix_cache.room(like, n_places), torch.zeros(n_places, dtype=torch.long, device=self.device))
-
-    def room_bytes(self, n_places: int) -> int:
-        """Return the bytes of such a room, and of what a pass over it needs."""
-        of_rows = ROWS[-1] * (self._cost.canvas_token - self._cost.logit_token + n_places * MASK_BYTES)
-        return n_places * self._cost.prefix_token + of_rows
-
-    def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
-        n_given = len(positions)
-        room.positions[:n_given] = torch.tensor(positions, dtype=torch.long, device=self.device)
-        prefix_cache.put(kv, room.kv)
-
-    def pairs(self, room: Room) -> KV:
-        return room.kv
-
-    def read(self, inputs: Inputs, room: Room) -> Tensor:
-        assert inputs.visible is not None
-        room.positions.index_copy_(0, inputs.places, inputs.positions)
-        ids, positions, visible = inputs.ids, inputs.positions, inputs.visible
-        return self._passes.extend(ids, positions, room.kv, visible, room.positions, inputs.places)
