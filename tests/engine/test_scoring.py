@@ -10,9 +10,9 @@ import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.generation import Scorer
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.generation import Scorer
 from tests.engine.engine_kit import finish
 
 PREFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self."

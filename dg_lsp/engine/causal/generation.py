@@ -8,16 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 from dg_lsp.core import calibration, scope
 from dg_lsp.core.calibration import Calibration, Evidence
-from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Calibrated, Candidate, Ranked
 from dg_lsp.engine.causal.layout import CausalInputs
 from dg_lsp.engine.common import drafts, generation, rank
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
-from dg_lsp.engine.common.generation import MIDDLING, Live, Reading, Work
+from dg_lsp.engine.common.generation import MIDDLING, Live, Work
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import encoded
 from dg_lsp.engine.common.pace import Pace, Timing
@@ -61,7 +59,7 @@ class Scorer(generation.Scorer):
             return list(proposals)
         # The last token may end inside a character.
         follow = self._inputs.vocabulary.decode(self._inputs.prompt.follow).rstrip("\ufffd")
-        parts = [self._joined(text, follow) for text in near]
+        parts = [self._inputs.joined(text, follow) for text in near]
         typed = self._inputs.prompt.typed
         with self._pace.measuring("score", len(typed) + sum(len(ids) + len(after) for ids, after in parts)):
             rows = self._left.log_probabilities(
@@ -79,7 +77,7 @@ class Scorer(generation.Scorer):
         behind; that is left out if it will hardly have `LEAST_CHANCE`. Of a long text, the first tokens are read before that is
         decided.
         """
-        readings = [(text, *reading) for text in texts for reading in self.readings(text)]
+        readings = [(text, *reading) for text in texts for reading in self._inputs.readings(text)]
         rows = [[*ids, *after] for _, ids, after in readings]
         long = [row[:FIRST_TOKENS] for row in rows if self._tree.bound(row).n_unknown > 2 * FIRST_TOKENS]
         if self._inputs.wants_likeliest and long:
@@ -113,29 +111,6 @@ class Scorer(generation.Scorer):
         (copy,) = self.describer.described([self._copies[text]])
         likeliest = replace(copy, logps=(logp, *[0.0] * (len(self._inputs.ids_of(text)) - 1)))
         return calibration.probability(rank.features(likeliest, [likeliest, *others]), weights)
-
-    def readings(self, text: str) -> list[Reading]:
-        """Return the ways to read a text, each as its ids and those of what follows it: the end token, or the held suffix.
-
-        A pretrained model knows code only as its tokenizer encodes it. So the text and the suffix are encoded together, and a
-        token of both counts as the suffix's. Trained to fill in the middle, such a model may end an answer, or write on into
-        the suffix's first line.
-        """
-        prompt = self._inputs.prompt
-        held = self._inputs.vocabulary.decode(prompt.tail)
-        if prompt.end is None:
-            return [self._joined(text, held)]
-        # Up to the first line end, or if it starts with one, up to the end of the first line with visible text.
-        n_blank = len(held) - len(held.lstrip()) if held.startswith("\n") else 0
-        line = held[:n_blank] + first_line(held[n_blank:])
-        after = line if n_blank else held[: len(line) + 1]
-        return [(self._inputs.ids_of(text), [prompt.end]), self._joined(text, after)]
-
-    def _joined(self, text: str, after: str) -> Reading:
-        vocabulary, own = self._inputs.vocabulary, self._inputs.typed + text
-        ids, n_bytes = vocabulary.encode(own + after), len(own.encode())
-        n_own = sum(length <= n_bytes for length in accumulate(len(vocabulary.pieces[token]) for token in ids))
-        return ids[:n_own], ids[n_own:]
 
 
 MOST_MARGIN = 5.0  # nats
@@ -407,7 +382,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         is_over=_end_of(inputs),
         is_incomplete=is_incomplete if inputs.needed and is_block else None,
         is_enough=None if start else is_enough,
-        others=[[*ids, *after] for each in generation.proposals for ids, after in generation.scorer.readings(each.text)],
+        others=[[*ids, *after] for each in generation.proposals for ids, after in inputs.readings(each.text)],
         going_on=vocabulary.starting_with(b"\n"),
         end=prompt.end,
         head=prompt.tail[0] if prompt.tail and prompt.end is None else None,

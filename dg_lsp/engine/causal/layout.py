@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal
 
 from dg_lsp.core.calibration import Calibration
@@ -23,7 +24,7 @@ from dg_lsp.core.place import first_line
 from dg_lsp.core.values import InfillRequest, Snippet, n_common
 from dg_lsp.engine.common import question
 from dg_lsp.engine.common.drafts import FileModel
-from dg_lsp.engine.common.generation import RequestInputs
+from dg_lsp.engine.common.generation import Reading, RequestInputs
 from dg_lsp.engine.common.layout import STRETCH, Left, before_last_word, next_after_typed, suffix_ids, whole_lines
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -236,6 +237,30 @@ class CausalInputs(RequestInputs):
     def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens that may follow, because of what is already typed; empty means any."""
         return next_after_typed(self.vocabulary, self.prompt.heal, ids)
+
+    def readings(self, text: str) -> list[Reading]:
+        """Return the ways to read a text, each as its ids and those of what follows it: the end token, or the held suffix.
+
+        A pretrained model knows code only as its tokenizer encodes it. So the text and the suffix are encoded together, and a
+        token of both counts as the suffix's. Trained to fill in the middle, such a model may end an answer, or write on into
+        the suffix's first line.
+        """
+        prompt = self.prompt
+        held = self.vocabulary.decode(prompt.tail)
+        if prompt.end is None:
+            return [self.joined(text, held)]
+        # Up to the first line end, or if it starts with one, up to the end of the first line with visible text.
+        n_blank = len(held) - len(held.lstrip()) if held.startswith("\n") else 0
+        line = held[:n_blank] + first_line(held[n_blank:])
+        after = line if n_blank else held[: len(line) + 1]
+        return [(self.ids_of(text), [prompt.end]), self.joined(text, after)]
+
+    def joined(self, text: str, after: str) -> Reading:
+        """Return the ids of a text, and those of what is after it, encoded together."""
+        vocabulary, own = self.vocabulary, self.typed + text
+        ids, n_bytes = vocabulary.encode(own + after), len(own.encode())
+        n_own = sum(length <= n_bytes for length in accumulate(len(vocabulary.pieces[token]) for token in ids))
+        return ids[:n_own], ids[n_own:]
 
 
 # --- Windows

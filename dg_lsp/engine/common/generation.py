@@ -23,11 +23,14 @@ from dg_lsp.engine.common.layout import answer
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Describer, Proposal
-from dg_lsp.engine.model.tree import Tree
+from dg_lsp.engine.model.tree import LEAST, Tree
 
 MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has fewer if memory is short
 LARGEST_SEED = 2**63 - 1
 FILE_CHARS = 12_000  # the characters on each side of the hole that are searched for repetitions
+
+# A way to read a text: its ids, and those of what follows it.
+Reading = tuple[list[int], list[int]]
 
 
 class RequestInputs:
@@ -124,6 +127,11 @@ class RequestInputs:
         """Return the ids of an answer, with those of the typed characters that it continues."""
         return self.vocabulary.encode(self.typed + text)
 
+    def readings(self, text: str) -> list[Reading]:
+        """Return the ways to read a text, of which the likeliest counts: here one, with the end token or the held suffix."""
+        prompt = self.prompt
+        return [(self.ids_of(text), [prompt.end] if prompt.end is not None else list(prompt.tail))]
+
     def says_nothing(self, text: str) -> bool:
         """Return whether a text is blank, or no body where a body is asked for."""
         return placeholders.says_nothing(text) if self.is_body else not text.strip()
@@ -142,10 +150,6 @@ class RequestInputs:
         return FileModel(known, encode(suffix[:FILE_CHARS]), related=others, full=weight, half_at=half_at)
 
 
-# A way to read a text: its ids, and those of what follows it.
-Reading = tuple[list[int], list[int]]
-
-
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Natural log-probabilities of a text: those of its tokens that rank it and under the model alone, and of what follows."""
@@ -156,20 +160,12 @@ class Scores:
 
 
 class Scorer:
-    """Scores the texts of one hole after its encoded prefix, each text only once."""
+    """Scores the texts of one hole after its encoded prefix, each only once. What `file` repeats is mixed into the scores."""
 
-    def __init__(self, inputs: RequestInputs, tree: Tree, pace: Pace) -> None:
-        self._inputs, self._tree, self._pace = inputs, tree, pace
+    def __init__(self, inputs: RequestInputs, tree: Tree, pace: Pace, file: FileModel | None = None) -> None:
+        self._inputs, self._tree, self._pace, self.file = inputs, tree, pace, file
         self._scores: dict[str, Scores] = {}
         self.describer = Describer(inputs.request, needed=inputs.needed, n_context=len(inputs.prompt.ids))
-
-    @abstractmethod
-    def readings(self, text: str) -> list[Reading]:
-        """Return the ways to read a text, of which the likeliest counts."""
-
-    def mixed(self, ids: Sequence[int], logps: tuple[float, ...]) -> tuple[float, ...]:
-        """Return the log-probabilities of a text's tokens that rank it: those of the model, unless a room mixes others in."""
-        return logps
 
     def score(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return the proposals with the log-probabilities of their tokens and of the text after them, and their features."""
@@ -184,7 +180,7 @@ class Scorer:
         return self.describer.described(scored)
 
     def _read(self, texts: Sequence[str]) -> None:
-        self._likeliest([(text, *reading) for text in texts for reading in self.readings(text)])
+        self._likeliest([(text, *reading) for text in texts for reading in self._inputs.readings(text)])
 
     def _likeliest(self, readings: Sequence[tuple[str, list[int], list[int]]]) -> None:
         """Learn the log-probabilities of texts and of what follows them, by the likeliest of the ways to read each."""
@@ -200,7 +196,13 @@ class Scorer:
             self._keep(text, ids, row[: len(ids)], row[len(ids) :])
 
     def _keep(self, text: str, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> None:
-        self._scores[text] = Scores(self.mixed(ids, tuple(logps)), tuple(logps), tuple(after))
+        mixed = list(logps)
+        if self.file is not None:
+            for index, token in enumerate(ids):
+                guess = self.file.guess(ids[:index])
+                chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
+                mixed[index] = math.log(max(chance, LEAST))
+        self._scores[text] = Scores(tuple(mixed), tuple(logps), tuple(after))
 
 
 MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token

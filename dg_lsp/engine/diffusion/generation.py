@@ -10,11 +10,11 @@ from dg_lsp.core import calibration, extent, place
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common import drafts, generation
-from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings, FileModel
-from dg_lsp.engine.common.generation import Live, Reading, RequestInputs, Work
+from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
+from dg_lsp.engine.common.generation import Live, RequestInputs, Scorer, Work
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import encoded
-from dg_lsp.engine.common.pace import Pace, Timing
+from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
@@ -89,7 +89,7 @@ class Generation(generation.Generation):
         self.kv = yield from encoded(prefixes, ids, self.timing)
         passes = canvas.loaded.passes
         self.tree = Tree(passes, self.kv, ids[-1], prefixes.cache.last_hidden(ids), buffers=passes.buffers)
-        self.scorer = Scorer(canvas, self.tree, file, self.timing.pace)
+        self.scorer = Scorer(canvas, self.tree, self.timing.pace, file)
 
     def score(self) -> Work:
         before = self.timing.switch("score")
@@ -150,31 +150,7 @@ class Stepper:
     fixed: FixedSteps | None
 
 
-LEAST_CHANCE = 1e-12
 UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probability there is lower than minus this
-
-
-class Scorer(generation.Scorer):
-    """Scores the texts of one canvas's hole. The repetitions of `file` are mixed into the scores."""
-
-    def __init__(self, canvas: CanvasRequest, tree: Tree, file: FileModel | None, pace: Pace) -> None:
-        super().__init__(canvas, tree, pace)
-        self.file = file
-
-    def readings(self, text: str) -> list[Reading]:
-        """Return a text's ids with the end token, or without one, with the held suffix."""
-        prompt = self._inputs.prompt
-        return [(self._inputs.ids_of(text), [prompt.end] if prompt.end is not None else list(prompt.tail))]
-
-    def mixed(self, ids: Sequence[int], logps: tuple[float, ...]) -> tuple[float, ...]:
-        if self.file is None:
-            return logps
-        found = list[float]()
-        for index, token in enumerate(ids):
-            guess = self.file.guess(ids[:index])
-            chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
-            found.append(math.log(max(chance, LEAST_CHANCE)))
-        return tuple(found)
 
 
 def is_unclosed(canvas: CanvasRequest, proposal: Proposal) -> bool:
