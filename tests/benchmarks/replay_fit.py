@@ -122,7 +122,7 @@ def _row(fillers: Sequence[CausalFiller], repository: str, task: Task, request: 
     without_branches = [each for each in work.generation.proposals if each.row == "copy" or each.text in own]
     evidence = {
         "answers": work.evidence(),
-        "straight": work.generation.evidence_of(without_branches),
+        "straight": work.generation.evidence(without_branches),
         "draft": () if first is None else (first,),
     }
     samples = {name: calibrate.judged_sample(task, each) for name, each in evidence.items()}

@@ -86,7 +86,7 @@ class Scorer(generation.Scorer):
         bounds = [self._tree.bound(row) for row in rows]
         least = dict.fromkeys(texts, -math.inf)
         for (text, _, _), bound in zip(readings, bounds, strict=True):
-            least[text] = max(least[text], bound.logp if bound.is_exact else -math.inf)
+            least[text] = max(least[text], bound.logp if not bound.n_unknown else -math.inf)
         if self._inputs.wants_likeliest:
             behind, weights = max(least.values(), default=0.0) - NEAR, self._inputs.calibration
             for text in texts:
@@ -98,7 +98,7 @@ class Scorer(generation.Scorer):
         chosen = list[tuple[str, list[int], list[int]]]()
         for reading, bound in sorted(zip(readings, bounds, strict=True), key=lambda pair: pair[1].logp):
             text, ids, _ = reading
-            if bound.is_exact or bound.logp > least[text]:
+            if not bound.n_unknown or bound.logp > least[text]:
                 chosen.append(reading)
             guess = bound.logp + MIDDLING * bound.n_unknown
             self._keep(text, ids, [guess / max(len(ids), 1)] * len(ids), [])
@@ -191,7 +191,7 @@ class Generation(generation.Generation):
         proposal, chance = found
         line = ranked[0].confidence
         confidence = Calibrated(line.probability * chance) if isinstance(line, Calibrated) else line
-        [evidence] = self.evidence_of(self.scorer.describer.described([proposal]))  # compared with no other
+        [evidence] = self.evidence(self.scorer.describer.described([proposal]))  # compared with no other
         whole = replace(evidence.candidate, confidence=confidence)
         first = (whole, ranked[0]) if chance >= LEAST_OPENED else (ranked[0], whole)
         return tuple(map(_at, range(len(ranked) + 1), (*first, *ranked[1:])))
@@ -278,7 +278,7 @@ class Generation(generation.Generation):
             return None
         own = first.proposal
         copies = [replace(each, logps=own.logps) for each in self.proposals if (each.text, each.row) == (own.text, "copy")]
-        (evidence, *_) = self.evidence_of(self.scorer.describer.described([own, *copies]))
+        (evidence, *_) = self.evidence(self.scorer.describer.described([own, *copies]))
         margin = max(-MOST_MARGIN, min(MOST_MARGIN, first.margin))
         return replace(evidence, features={**evidence.features, "margin": margin, "sure": float(first.is_sure)})
 

@@ -255,11 +255,10 @@ class Generation:
         yield from self.score()
         return calibration.to_candidates(self.evidence(), self.inputs.calibration)
 
-    def evidence(self) -> list[Evidence]:
-        return self.evidence_of(self.proposals)
-
-    def evidence_of(self, proposals: Sequence[Proposal]) -> list[Evidence]:
+    def evidence(self, proposals: Sequence[Proposal] | None = None) -> list[Evidence]:
+        """Return the evidence for proposals, or for all of them."""
         vocabulary, typed = self.inputs.vocabulary, self.inputs.typed
+        proposals = self.proposals if proposals is None else proposals
         items = rank.evidence(proposals, self.order)
         for index, (item, proposal) in enumerate(zip(items, proposals, strict=True)):
             # Each token's number of characters in the answer, without already typed characters; empty if unknown.

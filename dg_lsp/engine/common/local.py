@@ -93,7 +93,7 @@ class LocalTask(HoleTask):
         timing.switch("score")
         answers = yield from generation.ranked()
         if answers:
-            self._filler.ahead.expect(request, accepted=answers[0].texts[0])
+            self._filler.expect(request, accepted=answers[0].texts[0])
         return answers
 
 
@@ -124,7 +124,9 @@ class LocalFiller(Filler):
         self.calibrations, self.pace = Calibrations(profile.calibration), Pace(clock)
         self.prefixes = PrefixEncoder(loaded.passes, loaded.device, self.cache)
         self.headroom = Headroom(loaded.device, self.cache, cost, n_read, canvas_tokens)
-        self.ahead = ReadAhead(self)
+        self._expected: InfillRequest | None = None
+        self._reading: Iterator[float] = iter(())  # ahead, for the expected request
+        self._patience_s = self.quiet_s
 
     def start(self, request: InfillRequest) -> LocalTask:
         return LocalTask(request, self)
@@ -145,14 +147,46 @@ class LocalFiller(Filler):
         """Return whether the model fills several holes of a request together, and not in sequence."""
         return False
 
-    def expect(self, request: InfillRequest) -> None:
-        self.ahead.expect(request)
+    def expect(self, request: InfillRequest, *, accepted: str | None = None) -> None:
+        """Expect this request next, instead of any other. If this one is expected, expect it with its answer `accepted`."""
+        if accepted is not None:
+            if self._expected is not request:
+                return
+            request = replace(request, prefix=request.prefix + accepted)
+        # With several holes, the later prefixes depend on the answers, so only the single-hole case is prepared.
+        self._expected = request if len(request.holes) == 1 else None
+        self._reading = self._read_ahead(request) if self._expected is not None else iter(())
 
     def limit(self, threads: int, rows: int) -> None:
         self.loaded.cores.limit_to(threads)
 
     def foresee(self) -> float | None:
-        return self.ahead.read()
+        """Encode one chunk of what is expected: for an answer, and when nothing happens, for a better one."""
+        with torch.inference_mode():
+            return next(self._reading, None)  # after an error, too: a retry would fail again
+
+    def _read_ahead(self, request: InfillRequest) -> Iterator[float]:
+        quiet_at = self.pace.clock() + self._patience_s
+        for _ in self._encoded(self.prompt(request, request.budget.ms or math.inf)):
+            yield 0.0
+        while 0 < (left_s := quiet_at - self.pace.clock()) < math.inf:
+            yield left_s
+        if left_s <= 0 and (better := self.better_prompt(request)) is not None:
+            # A user who always moves on sooner would make the model read one after another in vain.
+            self._patience_s = min(2 * self._patience_s, LONGEST_QUIET_S)
+            for n_left in self._encoded(better):
+                if not n_left:
+                    self._patience_s = self.quiet_s
+                yield 0.0
+
+    def _encoded(self, prompt: Any) -> Iterator[int]:
+        """Encode a prefix chunk by chunk; yield how many tokens are left."""
+        prefixes = self.prefixes
+        n_encoded, kv = prefixes.cache.longest(prompt.ids)
+        while n_encoded < len(prompt.ids):
+            with self.loaded.cores.used():
+                n_encoded, kv = prefixes.encode(prompt.ids, n_encoded, kv, prefixes.at_once(AHEAD_CHUNK))
+            yield len(prompt.ids) - n_encoded
 
     def has_room(self) -> bool:
         return self.headroom.admits_request()
@@ -173,54 +207,6 @@ class LocalFiller(Filler):
         self.cache.clear()
         if (buffers := getattr(self.loaded.passes, "buffers", None)) is not None:  # those that no request uses
             buffers.clear()
-
-
-class ReadAhead:
-    """The expected request, and the progress of encoding it: for an answer, and when nothing happens, for a better one."""
-
-    def __init__(self, filler: LocalFiller) -> None:
-        self._filler, self._quiet_s = filler, filler.quiet_s
-        self._expected: InfillRequest | None = None
-        self._work: Iterator[float] = iter(())
-
-    def expect(self, request: InfillRequest, *, accepted: str | None = None) -> None:
-        """Expect this request next, instead of any other. If this one is expected, expect it with its answer `accepted`."""
-        if accepted is not None:
-            if self._expected is not request:
-                return
-            request = replace(request, prefix=request.prefix + accepted)
-        # With several holes, the later prefixes depend on the answers, so only the single-hole case is prepared.
-        self._expected = request if len(request.holes) == 1 else None
-        self._work = self._reading(request) if self._expected is not None else iter(())
-
-    def read(self) -> float | None:
-        """Encode one chunk of what is expected; return in how many seconds more can be encoded, None if nothing remains."""
-        with torch.inference_mode():
-            return next(self._work, None)  # after an error, too: a retry would fail again
-
-    def _reading(self, request: InfillRequest) -> Iterator[float]:
-        filler, clock = self._filler, self._filler.pace.clock
-        quiet_at = clock() + self._quiet_s
-        for _ in self._encoded(filler.prompt(request, request.budget.ms or math.inf)):
-            yield 0.0
-        while 0 < (left_s := quiet_at - clock()) < math.inf:
-            yield left_s
-        if left_s <= 0 and (better := filler.better_prompt(request)) is not None:
-            # A user who always moves on sooner would make the model read one after another in vain.
-            self._quiet_s = min(2 * self._quiet_s, LONGEST_QUIET_S)
-            for n_left in self._encoded(better):
-                if not n_left:
-                    self._quiet_s = filler.quiet_s
-                yield 0.0
-
-    def _encoded(self, prompt: Any) -> Iterator[int]:
-        """Encode a prefix chunk by chunk; yield how many tokens are left."""
-        prefixes = self._filler.prefixes
-        n_encoded, kv = prefixes.cache.longest(prompt.ids)
-        while n_encoded < len(prompt.ids):
-            with self._filler.loaded.cores.used():
-                n_encoded, kv = prefixes.encode(prompt.ids, n_encoded, kv, prefixes.at_once(AHEAD_CHUNK))
-            yield len(prompt.ids) - n_encoded
 
 
 def encoded(prefixes: PrefixEncoder, ids: tuple[int, ...], timing: Timing) -> Generator[None, None, KV]:

@@ -33,11 +33,6 @@ class Bound(NamedTuple):
     logp: float
     n_unknown: int
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether that is the log-probability."""
-        return not self.n_unknown
-
 
 class Tree:
     """The tokens after one prefix, whose last token `last` is the root. A node is a token after the path to it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, cast
 
 from dg_lsp.core.wording import size
@@ -383,13 +384,7 @@ def type_problem(model_type: object) -> str:
 
 def llama_sizes(values: Mapping[str, Any]) -> LlamaSizes:
     """Return the sizes that a Llama or Qwen2 `config.json` describes; raise GeometryError if dg-lsp can't compute them."""
-
-    def number(name: str, default: int | None = None) -> int:
-        value = default if values.get(name) is None else values[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise GeometryError(f"its {name} is {value!r}, which is not a size")
-        return value
-
+    number = partial(_size, {name: value for name, value in values.items() if value is not None})
     hidden, heads = number("hidden_size"), number("num_attention_heads")
     inputs = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     is_qwen = values.get("model_type") in ("qwen2", "Dream")
@@ -416,6 +411,13 @@ def llama_sizes(values: Mapping[str, Any]) -> LlamaSizes:
     return sizes
 
 
+def _size(values: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1) -> int:
+    value = values.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise GeometryError(f"its {name} is {value!r}, which is not a size")
+    return value
+
+
 def _theta(values: Mapping[str, Any]) -> float:
     """Return the base of the rotary frequencies, under its old name or its new one."""
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
@@ -440,13 +442,7 @@ def of_config(values: Mapping[str, Any]) -> Geometry:
     text = values.get("text_config", values)
     if not isinstance(text, Mapping):
         raise GeometryError("its text_config is not a JSON object")
-
-    def number(name: str, default: int | None = None) -> int:
-        value = text.get(name, _DEFAULTS.get(name, default))
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise GeometryError(f"its {name} is {value!r}, which is not a size")
-        return value
-
+    number = partial(_size, {**_DEFAULTS, **text}, least=0)
     experts = number("num_experts", 0) if text.get("num_experts") is not None else 0
     return Geometry(
         vocabulary=number("vocab_size"),
