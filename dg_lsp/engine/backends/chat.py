@@ -58,7 +58,7 @@ def connect(url: str, model: str, configured: Config, environ: Mapping[str, str]
 
 def _only_model(client: ServerClient) -> str:
     """Return the name of the served model; raise RemoteError unless there is exactly one."""
-    host = client.server.host
+    host = client.host
     try:
         names = [card.text("id") for card in client.ask(Call("/v1/models")).objects("data")]
     except WireError as error:

@@ -336,7 +336,7 @@ def probe(client: ServerClient, model: str, on_progress: Callable[[str, float], 
     on_progress("querying the canvas", 0.8)
     _compare(client, name, vocabulary)
     canvas = _canvas_length(client, name)
-    served = Served(client.server.host, name, canvas, max_tokens, version, _admitted_rows(client, name))
+    served = Served(client.host, name, canvas, max_tokens, version, _admitted_rows(client, name))
     return served, vocabulary, loaded_profile
 
 
@@ -390,7 +390,7 @@ def _version(client: ServerClient) -> str:
     match = re.match(r"v?(\d+)\.(\d+)", version)
     # Every build from source has the version 0.1.dev…
     if match and ".dev" not in version and (int(match[1]), int(match[2])) < OLDEST:
-        raise unfit(client.server.host, f"runs vLLM {version}")
+        raise unfit(client.host, f"runs vLLM {version}")
     return version
 
 
@@ -400,9 +400,9 @@ def _model(client: ServerClient, name: str) -> tuple[str, str, int]:
         cards = client.ask(Call("/v1/models")).objects("data")
         models = [(card.text("id"), card.text("root", ""), card.integer("max_model_len", 0)) for card in cards]
     except WireError as error:
-        raise RemoteError(f"{client.server.host} did not list its models: {error}") from error
+        raise RemoteError(f"{client.host} did not list its models: {error}") from error
     if not models:
-        raise RemoteError(f"{client.server.host} serves no model")
+        raise RemoteError(f"{client.host} serves no model")
     named = [model for model in models if name and name in model[:2]]
     return (named or models)[0]
 
@@ -414,7 +414,7 @@ def _compare(client: ServerClient, model: str, vocabulary: Vocabulary) -> None:
     with contextlib.suppress(WireError):
         if isinstance(answer, Fields) and list(answer.items("tokens", high=1024)) != vocabulary.encode(SAMPLE):
             raise RemoteError(
-                f"{client.server.host} serves {model} with a tokenizer other than the given one; "
+                f"{client.host} serves {model} with a tokenizer other than the given one; "
                 "name the served model's own folder or hub id after the #"
             )
 
@@ -426,7 +426,7 @@ def _canvas_length(client: ServerClient, model: str) -> int:
     """
     refusal = _refusal(client, model, {"diffusion_seed_canvas": [0]})
     if refusal is None:
-        raise unfit(client.server.host, "does not accept a canvas")
+        raise unfit(client.host, "does not accept a canvas")
     if length := re.search(r"exactly (\d{1,6}) ids", refusal.server_message):
         return int(length[1])
     if "diffusion" not in refusal.server_message:
@@ -441,7 +441,7 @@ def _canvas_length(client: ServerClient, model: str) -> int:
         }
         if _refusal(client, model, xargs, width) is None:
             return width
-    raise unfit(client.server.host, "does not accept a canvas")
+    raise unfit(client.host, "does not accept a canvas")
 
 
 def _admitted_rows(client: ServerClient, model: str) -> int:

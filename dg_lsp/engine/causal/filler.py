@@ -115,7 +115,7 @@ class CausalLlama(Llama):
     def use_buffers(self, chosen: Operations, free: Callable[[], int | None], recorder: Recorder | None) -> None:
         """Let one row's passes be those of a GPU, with trees in buffers. `free` returns the device's free bytes if known."""
         if self._head.whole is not None:
-            self._gpu = GpuPasses(self.sizes, self._embed, self.layers, self._norm, self._head.whole, self.kv_dtype, chosen)
+            self._gpu = GpuPasses(self.sizes, self._embedding, self.layers, self._norm, self._head.whole, self.kv_dtype, chosen)
             self.buffers = Buffers(self._gpu, free, recorder)
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:

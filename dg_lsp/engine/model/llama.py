@@ -19,7 +19,7 @@ from dg_lsp.engine.model import cores, fit, matmul
 from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.matmul import Quantised, additive, attention_over, with_past
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.weights.llama import ALL, Embedding, Head, Inputs, Weight, layer_of, norm_of, rotations
+from dg_lsp.engine.model.weights.llama import ALL, Head, Inputs, Weight, embedded, layer_of, norm_of, rotations
 
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
@@ -42,7 +42,7 @@ class Llama:
             if kind in matmul.NARROW and isinstance(table, Tensor):
                 table = matmul.quantised(table.float())
             self._device = (table.values if isinstance(table, Quantised) else table).device
-            self._embed = Embedding(table)
+            self._embedding = table
             self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
             # One layer after another, so that memory holds few of the weights twice.
             self.layers = [layer_of(sizes, weights, index, kind) for index in range(sizes.layers)]
@@ -73,7 +73,7 @@ class Llama:
         with_room: bool = False,
     ) -> tuple[Tensor, KV]:
         rows, length = ids.shape
-        hidden = self._embed(ids.reshape(-1))
+        hidden = embedded(self._embedding, ids.reshape(-1))
         rotation = self._rotation(positions, rows)
         in_blocks = self.takes_blocks(length)
         # Blocks add the mask to scores in 32 bits.

@@ -26,7 +26,7 @@ from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.matmul import Quantised, additive, attention_over, quantised
 from dg_lsp.engine.model.prefix_cache import KV, put
 from dg_lsp.engine.model.recording import ROWS, Inputs
-from dg_lsp.engine.model.weights.llama import Embedding, Layer, Linear, NarrowMatrix, Weight, WideMatrix, rotations
+from dg_lsp.engine.model.weights.llama import Layer, Linear, NarrowMatrix, Weight, WideMatrix, embedded, rotations
 
 log = logging.getLogger("dg_lsp.engine")
 
@@ -249,7 +249,7 @@ class GpuPasses:
     def __init__(
         self,
         sizes: LlamaSizes,
-        embedding: Embedding,
+        embedding: Weight,
         layers: Sequence[Layer],
         last_norm: Tensor,
         head: Weight,
@@ -307,7 +307,7 @@ class GpuPasses:
     def read(self, inputs: Inputs, room: Room) -> Tensor:
         """Write the tokens' keys and values to their places in a room; return their last hidden states [N, H] in 32 bits."""
         operations, shape, eps, dtype, (kv, table) = self.operations, self._shape, self.sizes.eps, self.dtype, room
-        hidden = self._embedding(inputs.ids)
+        hidden = embedded(self._embedding, inputs.ids)
         more: Tensor | None = None
         for index, (before_attention, queries_keys_values, out, before_mlp, gate_up, down) in enumerate(self._layers):
             normed = operations.norm(hidden, more, before_attention, eps, dtype)

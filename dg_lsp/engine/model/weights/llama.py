@@ -305,17 +305,11 @@ class Layer:
     down: Linear  # [H, F]
 
 
-class Embedding:
-    """The embedding table [V, H], in 8 bits or wide."""
-
-    def __init__(self, table: Weight) -> None:
-        self.table = table
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Return the vectors [N, H] of ids [N], in 32 bits."""
-        if isinstance(self.table, Quantised):
-            return self.table.values[ids].float().mul_(self.table.scales[ids])
-        return F.embedding(ids, self.table).float()
+def embedded(table: Weight, ids: Tensor) -> Tensor:
+    """Return the vectors [N, H] of ids [N] in an embedding table [V, H], in 32 bits."""
+    if isinstance(table, Quantised):
+        return table.values[ids].float().mul_(table.scales[ids])
+    return F.embedding(ids, table).float()
 
 
 class Head:
