@@ -23,8 +23,9 @@ from dg_lsp.engine.causal import generation, layout
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import FillInTheMiddle, Profile
-from dg_lsp.engine.common import drafts, pace
+from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import MOST_BEHIND, Drafting, DraftSettings
+from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import LONGEST_QUIET_S, PREFILL_CHUNK, LocalTask
 from dg_lsp.engine.common.rank import Proposal
@@ -656,7 +657,13 @@ def test_nothing_is_read_on_if_the_score_has_what_follows_or_nothing_does(
 
 
 def test_nothing_is_read_on_without_time_for_it(fim: CausalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace.Budget, "may", lambda *_: False)
+    score = Generation.score
+
+    def score_late(generation: Generation) -> Work:
+        yield from score(generation)
+        generation.timing.due_at = 0.0
+
+    monkeypatch.setattr(Generation, "score", score_late)
     task = read_on(fim, request(TEXT[:60], TEXT[60:]))
     assert len(task.proposals()) > 1
     assert all(one.suffix_margin == 0 for one in task.proposals())

@@ -81,7 +81,7 @@ class CausalFiller(LocalFiller):
         return CausalInputs(request, self.prompt(request, left_ms), self.loaded, self.calibrations.current())
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
-        generation = Generation(self.inputs(request, timing.budget.left_ms()), timing, self.prefixes)
+        generation = Generation(self.inputs(request, timing.left_ms()), timing, self.prefixes)
         generation.proposers = PROPOSERS
         return generation
 

@@ -207,7 +207,7 @@ class Generation(generation.Generation):
         yield  # a task that is overdue by now still has its first draft
         yield from self.score()
         n_positions = MOST_NEAR * len(self.inputs.prompt.follow)
-        if self.timing.budget.may(self.timing.pace.expected_ms("score", n_positions) or 0.0):
+        if self.timing.left_ms() >= (self.timing.pace.expected_ms("score", n_positions) or 0.0):
             self.proposals = self.scorer.read_on(self.proposals)
         return calibration.to_candidates(self.evidence(), self.inputs.calibration)
 
@@ -310,7 +310,7 @@ def propose_drafts(generation: Generation) -> Work:
     At the end, another draft than the first may be the likeliest.
     """
     inputs, timing = generation.inputs, generation.timing
-    if timing.budget.left_ms(generation.score_ms()) <= 0:
+    if timing.left_ms(generation.score_ms()) <= 0:
         return
     written: list[CausalDraft] = []
     # The first draft stays visible until the answer replaces it.

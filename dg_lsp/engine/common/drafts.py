@@ -186,7 +186,7 @@ def finished(
         except StopIteration as stop:
             return stop.value, bool(is_late)
         timing.pace.note("token", n_rows, (timing.pace.clock() - began) * 1000)
-        is_late = timing.budget.left_ms(score_ms()) <= 0
+        is_late = timing.left_ms(score_ms()) <= 0
         if not is_late:
             yield
 

@@ -19,7 +19,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.generation import Generation
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.common.pace import Budget, Pace, Timing
+from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import Concurrency, Filler, HoleTask
 from dg_lsp.engine.model import memory
@@ -81,10 +81,9 @@ class LocalTask(HoleTask):
         self.generation = None
 
     def _fill(self, request: InfillRequest, n_left: int) -> Generator[None, None, tuple[Candidate, ...]]:
-        pace, timing = self._filler.pace, self._timing
-        now = pace.clock()
+        now, timing = self._filler.pace.clock(), self._timing
         timing.switch("prefill")
-        timing.budget = Budget(pace, now + (self._due_at - now) / n_left)
+        timing.due_at = now + (self._due_at - now) / n_left
         self.generation = generation = self._filler.generation(request, timing)
         yield from generation.begin()
         for stage, propose in generation.proposers:

@@ -53,43 +53,33 @@ class Pace:
         return max(ms_1 + slope * (positions - size_1), 0.0)
 
 
-class Budget:
-    """The time that a fill may still take: until `due_at` on the clock of a pace, in seconds.
+class Timing:
+    """How long the units of a model take, what a task has used over all its canvases, and what it may still use.
 
-    Without a deadline, that is as long as it needs, whatever the clock says.
+    It has until `due_at` in seconds on the clock of the pace; without a deadline, as long as it needs, whatever the clock says.
+    Its milliseconds count for the `stage`, and only within the task's own units of work, each of which `began` at some time.
+    The tokens are those of its prefixes.
     """
 
-    def __init__(self, pace: Pace, due_at: float = math.inf) -> None:
-        self._pace, self._due_at = pace, due_at
-        self.is_limited = due_at < math.inf
+    def __init__(self, pace: Pace) -> None:
+        self.pace, self.due_at = pace, math.inf
+        self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
+        self.prefix_tokens = self.reused_tokens = 0
+        self.stage, self.began = "prefill", 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        return self.due_at < math.inf
 
     def left_ms(self, reserve_ms: float = 0.0) -> float:
         """Return the milliseconds left beside the reserve for what must follow; infinity without a deadline."""
-        return (self._due_at - self._pace.clock()) * 1000 - reserve_ms if self.is_limited else math.inf
-
-    def may(self, cost_ms: float, reserve_ms: float = 0.0) -> bool:
-        """Return whether a unit of this cost fits beside the reserve for what must follow."""
-        return self.left_ms(reserve_ms) >= cost_ms
+        return (self.due_at - self.pace.clock()) * 1000 - reserve_ms if self.is_limited else math.inf
 
     def units(self, unit_ms: float | None, reserve_ms: float = 0.0) -> int | None:
         """Return the number of units that fit beside the reserve; None if any number may run, or none was measured."""
         if not self.is_limited or unit_ms is None:
             return None
         return max(0, int(self.left_ms(reserve_ms) // max(unit_ms, 1e-6)))
-
-
-class Timing:
-    """How long the units of a model take, what a task has used over all its canvases, and what it may still use.
-
-    Its milliseconds count for the `stage`, and only within the task's own units of work, each of which `began` at some time.
-    The tokens are those of its prefixes.
-    """
-
-    def __init__(self, pace: Pace) -> None:
-        self.pace, self.budget = pace, Budget(pace)
-        self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
-        self.prefix_tokens = self.reused_tokens = 0
-        self.stage, self.began = "prefill", 0.0
 
     def switch(self, stage: str) -> str:
         """Count the time from now on for another stage; return the stage before."""

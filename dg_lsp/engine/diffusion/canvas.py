@@ -59,8 +59,8 @@ def propose(generation: Generation) -> Work:
     if generation.proposals and canvas.profile.is_instruct:  # a canvas keeps the tokens of a high causal probability
         yield from generation.score()
     rows = planned(canvas, generation.proposals, lengths)
-    if generation.timing.budget.is_limited:
-        left_ms = generation.timing.budget.left_ms(generation.score_ms(sum(len(planned_row.row.ids) for planned_row in rows)))
+    if generation.timing.is_limited:
+        left_ms = generation.timing.left_ms(generation.score_ms(sum(len(planned_row.row.ids) for planned_row in rows)))
         rows = affordable(canvas, rows, left_ms, generation.step_ms)
     yield from _denoised(generation, rows)
 
@@ -70,14 +70,14 @@ def several(generation: Generation) -> Work:
 
     That is for a single block.
     """
-    canvas, budget = generation.canvas, generation.timing.budget
+    canvas, timing = generation.canvas, generation.timing
     if canvas.n_holes > 1 or not canvas.is_block:
         return
     yield from generation.score()
     if not all(is_unclosed(canvas, proposal) for proposal in generation.proposals):
         return
-    n_steps = budget.units(generation.step_ms(canvas.profile.canvas_tokens), generation.score_ms())
-    if budget.is_limited and (n_steps is None or n_steps < LEAST_STEPS):
+    n_steps = timing.units(generation.step_ms(canvas.profile.canvas_tokens), generation.score_ms())
+    if timing.is_limited and (n_steps is None or n_steps < LEAST_STEPS):
         return
     text = yield from written(generation)
     if text.strip():

@@ -123,10 +123,10 @@ class Generation(generation.Generation):
 
         A canvas takes at least one step if there is no other result.
         """
-        budget = self.timing.budget
-        if budget.is_limited and not denoiser.done:
+        timing = self.timing
+        if timing.is_limited and not denoiser.done:
             step_ms = self.step_ms(len(denoiser.live) * denoiser.width)
-            n_steps = budget.units(step_ms, self.score_ms(n_positions))
+            n_steps = timing.units(step_ms, self.score_ms(n_positions))
             if n_steps is not None:
                 denoiser.bound(max(n_steps, 0 if denoiser.begun or self.proposals else 1))
         return denoiser.done
@@ -169,7 +169,7 @@ def propose_drafts(generation: Generation) -> Work:
     """
     canvas, timing = generation.canvas, generation.timing
     is_off = canvas.n_holes > 1 or not canvas.profile.causal_rows
-    if is_off or timing.budget.left_ms(generation.score_ms()) <= 0:
+    if is_off or timing.left_ms(generation.score_ms()) <= 0:
         return
     written: list[CausalDraft] = []
     is_open = True  # what is written is not in the proposals yet

@@ -299,7 +299,7 @@ class Generation(generation.Generation):
         """Propose the text of one gap for each requested candidate, at least one for each length."""
         left, right = self.prompt.left, self.prompt.right
         passes, settings, lengths = self.loaded.passes, self.loaded.profile.unmasking, self.inputs.gap_lengths()
-        pace, budget, tokens = self.timing.pace, self.timing.budget, self.tokens()
+        pace, timing, tokens = self.timing.pace, self.timing, self.tokens()
 
         def predict(ids: Sequence[int], places: Sequence[int]) -> Tensor:
             text = [*left, *ids, *right]
@@ -308,7 +308,7 @@ class Generation(generation.Generation):
                 return passes.logits(hidden[[max(len(left) + place - 1, 0) for place in places]])
 
         def is_last(n_positions: int) -> bool:
-            n_units = budget.units(pace.expected_ms("step", len(left) + n_positions + len(right)))
+            n_units = timing.units(pace.expected_ms("step", len(left) + n_positions + len(right)))
             return n_units is not None and n_units < 2
 
         for number in range(min(max(len(lengths), self.inputs.request.budget.candidates), MAX_ROWS)):

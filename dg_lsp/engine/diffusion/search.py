@@ -336,7 +336,8 @@ class LengthSearch:
             return True
         round_ms = step_ms + (expected_ms("score", READ_AHEAD) or 0.0)
         last_ms = 2 * (expected_ms("score", self._n_scored()) or 0.0)  # one for the search, one for the ranking
-        return generation.timing.budget.may(round_ms + (LEAST_STEPS * step_ms if n_steps >= LEAST_STEPS else 0.0), last_ms)
+        needed_ms = round_ms + (LEAST_STEPS * step_ms if n_steps >= LEAST_STEPS else 0.0)
+        return generation.timing.left_ms(last_ms) >= needed_ms
 
     def _n_scored(self) -> int:
         """Return the number of positions in the pass that scores the answers, if the search ends now."""
