@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import importlib
 import logging
 import secrets
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CHECK_EVERY_S = 2.0
+BLOCKED_S = 8.0
+"""An event loop that is blocked for this long is a fault: the longest parse of a file that gets suggestions takes less."""
 CLIENT_PATIENCE_S = 10.0
 # An editor that does not confirm a progress bar by then gets its edit without one.
 BAR_PATIENCE_S = 2.0
@@ -149,6 +152,7 @@ class DgLanguageServer(LanguageServer):
         try:
             return await protocol.run(self.protocol, reader, writer, self._check_regularly)
         finally:
+            faulthandler.cancel_dump_traceback_later()
             await self.close()
 
     async def close(self) -> None:
@@ -347,10 +351,15 @@ class DgLanguageServer(LanguageServer):
         return task
 
     async def _check_regularly(self) -> None:
-        """Reload changed files, and end when the editor's process is gone; runs until cancelled."""
+        """Reload changed files, and end when the editor's process is gone; runs until cancelled.
+
+        Whenever the event loop is blocked, it is written to the log where.
+        """
         from dg_lsp.wire import discovery  # not before `initialize` is answered
 
         while True:
+            # The timer's thread needs no interpreter lock, so it also shows a call into C that never returns.
+            faulthandler.dump_traceback_later(BLOCKED_S)
             await asyncio.sleep(CHECK_EVERY_S)
             if self.process_id is not None and not discovery.alive(self.process_id):
                 log.warning("the editor's process %s is gone; the server ends", self.process_id)

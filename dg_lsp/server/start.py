@@ -6,12 +6,11 @@ Imports no command-line library, because an editor waits for the response to `in
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import importlib
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from dg_lsp.wire.visible import LogFormatter
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from dg_lsp.server.app import DgLanguageServer
 
 ENGINE_VARIABLE = "DG_LSP_SERVE_ENGINE"
-BLOCKED_S = 8.0
-"""An event loop that is blocked for this long is a fault: the longest parse of a file that gets suggestions takes less."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -41,27 +38,10 @@ def serve(*, log: str = "warning", engine: str = "") -> NoReturn:
     # Standard output becomes standard error, so that no print breaks the protocol.
     reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    code = asyncio.run(watched(_server(engine or os.environ.get(ENGINE_VARIABLE, "")), reader, writer))
+    code = asyncio.run(_server(engine or os.environ.get(ENGINE_VARIABLE, "")).serve(reader, writer))
     logging.shutdown()
     # The reader thread may still wait for input. A normal exit would wait for the thread.
     os._exit(code)
-
-
-async def watched(server: DgLanguageServer, reader: BinaryIO, writer: BinaryIO) -> int:
-    """Serve one client and return the exit code; write to the log where the event loop is, whenever it is blocked."""
-
-    async def watch() -> None:
-        # The timer's thread needs no interpreter lock, so it also shows a call into C that never returns.
-        while True:
-            faulthandler.dump_traceback_later(BLOCKED_S)
-            await asyncio.sleep(BLOCKED_S / 4)
-
-    watchdog = asyncio.create_task(watch())
-    try:
-        return await server.serve(reader, writer)
-    finally:
-        watchdog.cancel()
-        faulthandler.cancel_dump_traceback_later()
 
 
 def _server(engine: str) -> DgLanguageServer:

@@ -32,17 +32,18 @@ def test_the_server_starts_with_no_more_than_it_needs(arguments: tuple[str, ...]
 
 
 BLOCKED = """
-import asyncio, sys, time
-from dg_lsp.server import start
+import asyncio, os, sys
+from dg_lsp.server import app
 
-class Blocked:
-    async def serve(self, reader, writer):
-        await asyncio.sleep(0)
+class Blocked(app.DgLanguageServer):
+    def look_at_files(self):
         sys.stdin.buffer.readline()  # blocks the event loop until the test has seen where
-        return 0
+        self.protocol.ended()
 
-start.BLOCKED_S = 0.1
-sys.exit(asyncio.run(start.watched(Blocked(), None, None)))
+app.BLOCKED_S, app.CHECK_EVERY_S = 0.1, 0.01
+reader, _ = map(os.fdopen, os.pipe(), ("rb", "wb"))
+asyncio.run(Blocked().serve(reader, sys.stdout.buffer))
+os._exit(0)
 """
 
 
@@ -53,7 +54,7 @@ def test_a_blocked_event_loop_writes_where_it_is_into_the_log() -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stderr is not None
-        seen = next(line for line in process.stderr if "in serve" in line)
+        seen = next(line for line in process.stderr if "in look_at_files" in line)
         process.stdin.write("\n")
         process.stdin.close()
         assert "line" in seen
