@@ -6,7 +6,6 @@ with `--json` for their own pickers.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -17,11 +16,11 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import httpx
 import typer
 
 from dg_lsp.cli import doctor, progress
@@ -30,14 +29,16 @@ from dg_lsp.cli.engine import pull_first
 from dg_lsp.cli.options import command_group, complete_model, print_message, reports
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends.fim import DIALECTS
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, outcome_of
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import NAMES as BITS
 from dg_lsp.engine.model.fit import QUANTISED, Precision, of_config
 from dg_lsp.engine.model.fit import machine as fit_machine
 from dg_lsp.engine.model.pull import PullError
-from dg_lsp.wire import config, extras, files, laptop, model_names, network, programs
+from dg_lsp.wire import config, extras, files, laptop, model_names, programs
 from dg_lsp.wire.laptop import LaptopModel
+from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible, visible_line
@@ -76,7 +77,7 @@ def setup(
     shares = calibration_store.shares().items()
     quality = {name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in shares}
     models = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
-    choices = offers(machine, asyncio.run(running()), os.environ, quality, models)
+    choices = offers(machine, running(), os.environ, quality, models)
     current = _current()
     if not as_json and not yes:
         gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
@@ -265,55 +266,45 @@ PLACES = (
 )
 PATIENCE_S = 2.0
 MAX_MODELS = 20
-MAX_BYTES = 4 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 """A safe name of a model, because it is printed and written into a file."""
 
 
-async def running() -> list[Offer]:
+def running() -> list[Offer]:
     """Return the offers of the servers that run here."""
-    async with httpx.AsyncClient(timeout=PATIENCE_S, verify=network.NO_TLS, trust_env=False) as client:
-        found = await asyncio.gather(*(_offers_at(client, kind, url) for kind, url in PLACES))
-    return [offer for offers in found for offer in offers]
+    with ThreadPoolExecutor() as threads:
+        return [offer for offers in threads.map(_offers_at, *zip(*PLACES, strict=True)) for offer in offers]
 
 
-async def _offers_at(client: httpx.AsyncClient, kind: str, url: str) -> list[Offer]:
+def _offers_at(kind: str, url: str) -> list[Offer]:
     """Return the offers of the server at a URL; none for a server of another kind, or without a model that fills."""
+    client = ServerClient(ServerAddress(url))
     try:
-        async with asyncio.timeout(4 * PATIENCE_S):
-            if kind == "ollama":
-                sizes = {each["name"]: each.get("size") for each in (await _json(client, f"{url}/api/tags"))["models"]}
-                names = [name for name in sizes if _NAME.fullmatch(name)][:MAX_MODELS]
-                inserts = await asyncio.gather(*(_inserts(client, url, name) for name in names))
-                return [
-                    served(kind, url, name, sizes[name]) for name, is_usable in zip(names, inserts, strict=True) if is_usable
-                ]
-            # It has one model, whose name may be a path.
-            entries = (await _json(client, f"{url}/v1/models"))["data"]
-            names = [each["id"].rpartition("/")[2] for each in entries if each["owned_by"] == "llamacpp"]
-            return [served(kind, url, name) for name in names[:1] if _NAME.fullmatch(name)]
-    except (httpx.HTTPError, TimeoutError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+        if kind == "ollama":
+            sizes = {each.text("name"): each.values.get("size") for each in _objects(client, "/api/tags", "models")}
+            names = [name for name in sizes if _NAME.fullmatch(name)][:MAX_MODELS]
+            # Ollama refuses requests to fill in the middle for models that do not report that they insert.
+            shown = {name: client.send(Call("/api/show", {"model": name})) for name in names}
+            ended = wait(shown.values(), PATIENCE_S).done
+            answers = {name: outcome_of(future) for name, future in shown.items() if future in ended}
+            usable = [
+                name
+                for name, said in answers.items()
+                if isinstance(said, Fields) and "insert" in said.texts("capabilities", ())
+            ]
+            return [served(kind, url, name, sizes[name]) for name in usable]
+        # It has one model, whose name may be a path.
+        entries = _objects(client, "/v1/models", "data")
+        names = [each.text("id").rpartition("/")[2] for each in entries if each.text("owned_by") == "llamacpp"]
+        return [served(kind, url, name) for name in names[:1] if _NAME.fullmatch(name)]
+    except (RemoteError, WireError, TimeoutError):
         return []
+    finally:
+        client.close()
 
 
-async def _inserts(client: httpx.AsyncClient, url: str, model: str) -> bool:
-    """Return whether Ollama reports that a model can fill in the middle; it refuses requests for other models."""
-    with contextlib.suppress(httpx.HTTPError, ValueError, TypeError, LookupError):
-        return "insert" in (await _json(client, f"{url}/api/show", {"model": model}))["capabilities"]
-    return False
-
-
-async def _json(client: httpx.AsyncClient, url: str, body: object = None) -> Any:
-    """Return the parsed JSON answer; raise httpx.HTTPError or ValueError, also if the answer is too long."""
-    async with client.stream("POST" if body else "GET", url, json=body) as response:
-        if response.status_code != httpx.codes.OK:
-            raise ValueError(f"status {response.status_code}")
-        data = bytearray()
-        async for part in response.aiter_bytes():
-            data += part
-            if len(data) > MAX_BYTES:
-                raise ValueError("the answer is too long")
-    return json.loads(data)
+def _objects(client: ServerClient, path: str, name: str) -> tuple[Fields, ...]:
+    return client.send(Call(path)).result(PATIENCE_S).objects(name)
 
 
 def served(kind: str, url: str, model: str, n_bytes: object = None) -> Offer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -23,6 +22,7 @@ from dg_lsp.cli import main as cli
 from dg_lsp.cli import setup
 from dg_lsp.cli.setup import Gpu, Machine, Offer, SetupError, served
 from dg_lsp.core.calibration import Calibration
+from dg_lsp.engine.backends import http_client
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.wire import extras, laptop
@@ -90,7 +90,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def offered(monkeypatch: pytest.MonkeyPatch, kind: str, url: str) -> list[Offer]:
     """Return what is offered where only a server of this kind may run."""
     monkeypatch.setattr(setup, "PLACES", ((kind, url),))
-    return asyncio.run(setup.running())
+    return setup.running()
 
 
 @pytest.mark.parametrize("kind", ["ollama", "llama"])
@@ -103,7 +103,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, kind: str, url: str) -> list[Offer]
         {"/api/tags": [], "/v1/models": 3},
         {"/api/tags": {"models": [3]}, "/v1/models": {"data": [{"id": 5, "owned_by": "llamacpp"}]}},
         {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}},
-        {"/api/tags": b" " * (setup.MAX_BYTES + 1), "/v1/models": b" " * (setup.MAX_BYTES + 1)},
+        {"/api/tags": b" " * (http_client.MAX_ANSWER_BYTES + 1), "/v1/models": b" " * (http_client.MAX_ANSWER_BYTES + 1)},
         {"/api/tags": b"[" * 100_000, "/v1/models": b"[" * 100_000},
     ],
 )
@@ -125,7 +125,7 @@ def test_a_server_says_which_of_its_models_fill_and_is_sent_no_key_and_no_code(
     server = fake(answers)
     assert offered(monkeypatch, kind, server.url) == [served(kind, server.url, *found)]
     assert "secret" not in str(server.requests)
-    assert {body for _, _, body in server.requests} <= {b"", b'{"model":"coder:7b"}', b'{"model":"chat:8b"}'}
+    assert {body for _, _, body in server.requests} <= {b"", b'{"model": "coder:7b"}', b'{"model": "chat:8b"}'}
 
 
 def test_gpus_are_read_from_the_output_of_their_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
