@@ -201,6 +201,7 @@ MAX_UNWANTED, MAX_REMOVED_CHARS = 50, 500  # how many texts that were rejected o
 WANTED_TOKENS = 8  # of a removed text that are typed again
 TELLING_TOKENS = 3
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_CONTINUES = re.compile(r"""[.(["'`]|::|->|\?\.""")  # behind a name: it is a part of another expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +391,8 @@ class Unwanted:
         """Return whether this suggestion, or the rest of it after some of its tokens were typed, was rejected or removed here.
 
         Who has typed many of them wants the rest. The beginning of such a text counts too. A text that begins with all of it
-        counts if that is some tokens or most of it: who removes a bracket has said nothing about the arguments in it.
+        counts if that is some tokens or most of it, or ends with a name that is whole there: who removes `(` or `x` has said
+        nothing about the arguments, or about `x.y`.
         """
         tokens = _tokens(suggestion)
         for item in self._items:
@@ -398,6 +400,7 @@ class Unwanted:
                 n, n_tokens = min(len(left), len(tokens)), len(_tokens(item.text))
                 is_wanted = n_tokens - len(left) >= WANTED_TOKENS
                 is_telling = n_tokens >= TELLING_TOKENS or 2 * len("".join(left)) > len("".join(tokens))
+                is_telling |= re.match(r"\w", left[-1]) is not None and not _CONTINUES.match("".join(tokens[n : n + 2]))
                 if n and left[:n] == tokens[:n] and is_telling and not is_wanted:
                     return True
         return False
