@@ -62,7 +62,7 @@ class Language:
 
     `repeats` matches declarations that a scope may have twice, in the names of their nodes from the scope on and what is
     before the name in each; without it, none are judged. `apart` matches what sets apart declarations of one name. Functions
-    with `overloads` differ by their parameters.
+    with `overloads` differ by their parameters. If given, `shadows` matches what may declare the locals around it again.
 
     The rest describes how code is read without a tree. `brackets` are the opening and the closing ones. `outdents` matches
     lines that are indented less than their block. `tag` begins the code in a file that holds other text before it.
@@ -91,6 +91,7 @@ class Language:
     importing: Style = ""
     repeats: str = ""
     apart: str = ""
+    shadows: str = ""
     overloads: bool = False
     brackets: tuple[str, str] = ("([{", ")]}")
     outdents: str = ""

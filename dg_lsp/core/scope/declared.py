@@ -19,25 +19,35 @@ from dg_lsp.core.values import Span
 
 # They declare nothing without a body.
 _FORWARD = re.compile("(?:class|struct|enum|union)_specifier")
+# A case of a switch has the values that it compares with. It is a scope, too.
+_CASE = re.compile("^(?:case_statement|switch_(?:block_statement_group|case|rule|section)|(?:expression|type)_case)$")
 # In the grammars' names of nodes.
 _DECLARES = re.compile(
     rf"declaration(?!_(?:list|command))|declarator|definition|signature|{_FORWARD.pattern}|_spec(?:_list)?$|(?<!case)_item$"
-    r"|parameter$|_elem$|(?:const|property|keyed)_element$|_variant$|_constant$|enumerator$|enum_(?:case|assignment|member)$"
-    r"|pair$|^field(?:_initializer)?$|import|include|using|use_(?:as|group|clause)|export_(?:statement|specifier)|statement_list"
-    r"|^method$|singleton_method|local_function|array_element_initializer|^call$|(?:object|array|assignment|rest|splat)_pattern"
+    r"|parameter$|method_elem$|(?:const|property|keyed)_element$|_variant$|_constant$|enumerator$|enum_(?:case|assignment|member)$"
+    r"|pair$|^(?:shorthand_)?field(?:_initializer)?$|import|include|using|use_(?:as|group|list)|namespace_use_clause|by_ref"
+    r"|^method$|singleton_method|local_function|array_element_initializer|^call$|(?:object|array|pair|assignment|rest|splat)_pattern"
+    rf"|export_(?:statement|specifier)|statement_list|^resource|jsx_attribute$|{_CASE.pattern}"
 )
 _NAME = re.compile(
     r"(?<!computed_property_)name|identifier|constant|string|symbol|literal|integer|number|word|designator|operator|template"
-    r"|index_expression|expression_list|argument_list|use_list|use_wildcard"
+    r"|index_expression|expression_list|argument_list|use_wildcard"
 )
 _WORD = re.compile(rb"[\w\x80-\xff]+")
+_QUOTED = re.compile(rb'^(\[?)"(.*)"$', re.DOTALL)
 _BODY = re.compile("block|body|compound_statement")
 # Lists of names that need no node of their own.
-_NAMES = re.compile(r"parameters|use_list|enum_body|^object$|(?:object|array)_pattern|structured_|field_initializer_list")
+_NAMES = re.compile(
+    r"parameters|use_list|function_use_clause|enum_body|^object$|(?:object|array)_pattern|structured_|field_initializer_list"
+)
 _FIELDS = (
-    *("alias", "declarator", "name", "pattern", "left", "key", "property", "field", "designator", "argument", "path"),
+    *("list", "alias", "declarator", "name", "pattern", "left", "key", "property", "field", "designator", "argument", "path"),
     *("declaration", "definition", "arguments", "body"),
 )
+# The lists in the head of a function.
+_HEAD = re.compile(r"(?<!type_)parameter(?:s|_list)$|function_use_clause")
+# Loops whose variable stands in no declaration, and its field.
+_LOOPS = {"enhanced_for_statement": "name", "foreach_statement": "left"}
 # They may choose between two declarations of one name, as `#[cfg(unix)]` does.
 _CONDITIONS = ("decorator", "attribute_item")
 # Declarations that may shadow a parameter.
@@ -57,12 +67,16 @@ def declares_again(filled: Syntax, answer: Span) -> bool:
     def is_own(node: Node) -> bool:
         return node.start_byte < end and start < node.end_byte
 
-    edges = [filled.node_at(Span(at, at + 1)) for at in (answer.start, max(answer.start, answer.end - 1))]
-    for scope in {node.id: node for edge in edges for node in ancestors(edge) if _is_scope(node)}.values():
+    inner = [filled.node_at(answer)]
+    for node in inner:
+        inner += [child for child in node.named_children if is_own(child)]
+    for scope in filter(_is_scope, (*ancestors(inner[0]), *inner[1:])):
         near = _names(scope, [node for node in scope.named_children if is_own(node)])
-        keys = [(each, _key(each, filled)) for each in near if is_own(each[0])]
-        own = {key for _, key in keys if key}
-        if not own:
+        keys = [(path, key) for name, path in near if is_own(name) and (key := _key((name, path), filled))]
+        own = {key for _, key in keys}
+        if len(own) < len(keys):
+            return True
+        if not own or (start <= scope.start_byte and scope.end_byte <= end):
             continue
         # In a long file, only what has the last word of a name is looked at.
         words = b"|".join(re.escape((_WORD.findall(text) or [b""])[-1]) for text, _, _ in own)
@@ -70,25 +84,29 @@ def declares_again(filled: Syntax, answer: Span) -> bool:
         others = [
             node for node in scope.named_children if bisect_left(places, node.start_byte) < bisect_left(places, node.end_byte)
         ]
-        locals_ = {key for (_, path), key in keys if key and not any(_SHADOWS.search(node.type) for node in path)}
-        for found, there in ((_names(scope, others), own), (_parameters(scope), locals_)):
+        locals_ = {key for path, key in keys if not any(_SHADOWS.search(node.type) for node in path[1:])}
+        for found, there in ((_names(scope, others), own), (_around(scope, filled.language.shadows), locals_)):
             if any(not is_own(each[0]) and _key(each, filled) in there for each in found):
                 return True
     return False
 
 
 def _is_scope(node: Node) -> bool:
-    return not _DECLARES.search(node.type) and (not node.is_error or node.parent is None)
+    return (_CASE.search(node.type) or not _DECLARES.search(node.type)) and (not node.is_error or node.parent is None)
 
 
 def _names(scope: Node, children: Sequence[Node]) -> Iterator[_Name]:
     """Yield the names that some of a scope's children declare."""
+    is_list, loop = _NAMES.search(scope.type), scope.child_by_field_name(_LOOPS.get(scope.type, ""))
     todo: list[_Name] = [(child, (scope,)) for child in children if not _is_conditional(child)]
     while todo:
         node, path = todo.pop()
-        if _DECLARES.search(node.type):
+        is_set = node.type == "assignment_expression" and "initializer" in path[-1].type
+        if is_set or _DECLARES.search(node.type):
             todo += ((child, (*path, node)) for child in _declared(node))
-        elif _NAME.search(node.type) and (len(path) > 1 or _NAMES.search(scope.type)):
+            continue
+        where = path[-1].type if len(path) > 1 else "list" if is_list and "type_" not in node.type else ""
+        if node == loop or _CASE.search(where) or (where and _NAME.search(node.type)):
             yield node, path
 
 
@@ -96,9 +114,11 @@ def _declared(node: Node) -> list[Node]:
     """Return the parts of a declaration that hold its names: its fields for them, or else what is in no field."""
     if _FORWARD.match(node.type) and node.child_by_field_name("body") is None:
         return []
-    if node.type == "array_element_initializer" and node.named_child_count < 2:
+    if node.type in ("array_element_initializer", "resource") and node.named_child_count < 2:
         return []
-    for field in _FIELDS:
+    if _CASE.search(node.type):
+        return _labels(node)
+    for field in ("value",) if node.type == "pair_pattern" else _FIELDS:
         if found := node.children_by_field_name(field):
             return found[-1:] if field == "designator" else found
     free, cursor = list[Node](), node.walk()
@@ -111,14 +131,28 @@ def _declared(node: Node) -> list[Node]:
     return [child for child in free if child == free[0] or _DECLARES.search(child.type) or _NAMES.search(node.type)]
 
 
-def _parameters(scope: Node) -> Iterator[_Name]:
-    """Yield the parameters of the function whose body the scope is."""
-    head, parameters = scope.parent, None
-    if head is not None and _BODY.search(scope.type) and head.child_by_field_name("body") == scope:
-        while head is not None and parameters is None:
-            parameters, head = head.child_by_field_name("parameters"), head.child_by_field_name("declarator")
-    if parameters is not None:
-        yield from _names(parameters, parameters.named_children)
+def _labels(case: Node) -> list[Node]:
+    """Return the values of a case; none if it has a further condition."""
+    labels = [node for field in ("value", "type") for node in case.children_by_field_name(field) if node.is_named]
+    labels += [node for node in case.named_children if node.type in ("switch_label", "constant_pattern", "when_clause")]
+    lists = ("expression_list", "switch_label")
+    values = [value for label in labels for value in (label.named_children if label.type in lists else [label])]
+    return [] if any(re.search("guard|when|^pattern", value.type) for value in values) else values
+
+
+def _around(scope: Node, shadows: str) -> Iterator[_Name]:
+    """Yield the names in the head of the function whose body or list the scope is, and those around that it may not shadow."""
+    for inner, outer in pairwise(ancestors(scope)):
+        is_body = _BODY.search(inner.type) and outer.child_by_field_name("body") == inner
+        head = outer if is_body or _HEAD.search(inner.type) else None
+        while head is not None:
+            lists = [node for node in head.named_children if _HEAD.search(node.type) and node != inner]
+            yield from (name for node in lists for name in _names(node, node.named_children))
+            head = head.child_by_field_name("declarator")
+        if not shadows or re.search(shadows, f"{inner.type} {outer.type}"):
+            return
+        if "clause" not in inner.type:
+            yield from _names(outer, [node for node in outer.named_children if node.end_byte <= inner.start_byte])
 
 
 def _is_conditional(node: Node) -> bool:
@@ -128,16 +162,21 @@ def _is_conditional(node: Node) -> bool:
     return before is not None and before.type in _CONDITIONS
 
 
-def _text(name: Node, declaration: Node, source: bytes) -> bytes:
+def _text(name: Node, path: Sequence[Node], source: bytes) -> bytes:
     """Return the name, with what else tells it from others: all of an import, all designators, the brackets of a key."""
-    start = name.start_byte
+    declaration, start = path[-1], name.start_byte
     if declaration.type == "import_declaration":
         return b"".join(source[declaration.start_byte : declaration.end_byte].split())
     if "designator" in name.type:
         start = declaration.start_byte
     elif declaration.type == "field" and source[start - 1 : start] == b"[":
         start -= 1
-    text = source[start : name.end_byte].replace(b'"', b"'")
+    text = _QUOTED.sub(rb"\1'\2'", source[start : name.end_byte])
+    if declaration.type == "namespace_use_clause":
+        text = text.rpartition(b"\\")[2]
+    elif declaration.type != "use_as_clause":
+        lists = ((node, inner) for node, inner in pairwise(path) if node.type == "scoped_use_list")
+        text = b"".join((*(source[node.start_byte : inner.start_byte] for node, inner in lists), text)).removesuffix(b"::self")
     return text if text.startswith(b"'") else b"".join(text.split())
 
 
@@ -150,12 +189,13 @@ def _key(each: _Name, filled: Syntax) -> tuple[bytes, str, bytes] | None:
         if node.type != "statement_list"
     )
     kind = " ".join((path[0].type, *(head.decode(errors="replace") for head in heads)))
-    text = _text(name, path[-1], source)
+    text = _text(name, path, source)
     declaration = next(node for node in reversed(path) if "declarator" not in node.type)
     is_repeated = re.search(language.repeats, kind + text.decode(errors="replace")) is not None
     if declaration.has_error or is_repeated or text in (b"_", b"."):
         return None
     apart = repr(re.findall(language.apart, kind)) if language.apart else ""
+    apart += "case" if _CASE.search(path[-1].type) else ""
     return text, apart, _signature(name, path[-1], source) if language.overloads else b""
 
 
