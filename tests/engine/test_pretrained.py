@@ -25,9 +25,9 @@ from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import FillInTheMiddle, Profile
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import MOST_BEHIND, Drafting, DraftSettings
-from dg_lsp.engine.common.generation import Work
+from dg_lsp.engine.common.generation import PREFILL_CHUNK, Work
 from dg_lsp.engine.common.layout import next_after_typed
-from dg_lsp.engine.common.local import LONGEST_QUIET_S, PREFILL_CHUNK, LocalTask
+from dg_lsp.engine.common.local import LONGEST_QUIET_S, LocalTask
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import next_hole
 from dg_lsp.engine.model.prefix_cache import KV

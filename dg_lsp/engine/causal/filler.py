@@ -28,8 +28,9 @@ from dg_lsp.engine.causal.generation import Generation, propose_drafts
 from dg_lsp.engine.causal.layout import MOST_LENGTHS, CausalInputs, LeftToRight, Profile, Prompt, Windows
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT
+from dg_lsp.engine.common.generation import PREFILL_CHUNK
 from dg_lsp.engine.common.loading import Checkpoint, Loaded
-from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalFiller
+from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model import fit, gpu, matmul, memory

@@ -17,10 +17,9 @@ from dg_lsp.engine.common import drafts, generation, rank
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.generation import MIDDLING, Live, Work
 from dg_lsp.engine.common.layout import next_after_typed
-from dg_lsp.engine.common.local import encoded
-from dg_lsp.engine.common.pace import Pace, Timing
+from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.model.prefix_cache import PrefixEncoder, crop
+from dg_lsp.engine.model.prefix_cache import crop
 from dg_lsp.engine.model.tree import Tree
 
 MOST_NEAR, NEAR = 3, 3.0  # candidates that are read on: so many, at most so many nats behind the best
@@ -132,26 +131,18 @@ class FirstDraft:
 
 
 class Generation(generation.Generation):
-    """The answer of one hole. `begin` sets what needs the encoded prompt: the `tree` of drafts, and the `scorer` of texts."""
+    """The answer of one hole."""
 
     inputs: CausalInputs
-    tree: Tree
     scorer: Scorer
     first: FirstDraft | None = None
     """The first draft once it is finished."""
-    _is_scored = False
     _ranked: tuple[Candidate, ...] = ()
     """The candidates, while a block is still being written."""
 
-    def __init__(self, inputs: CausalInputs, timing: Timing, prefixes: PrefixEncoder) -> None:
-        super().__init__(inputs, timing)
-        self._prefixes = prefixes
-
     def begin(self) -> Work:
-        """Encode the prompt as far as the cache lacks it."""
         prompt, passes = self.inputs.prompt, self.inputs.loaded.passes
-        kv = yield from encoded(self._prefixes, prompt.ids, self.timing)
-        self.tree = Tree(passes, kv, prompt.ids[-1], self._prefixes.cache.last_hidden(prompt.ids), buffers=passes.buffers)
+        kv = yield from self.encoded()
         left = None
         if prompt.follow and prompt.n_left:
             left = Tree(passes, crop(kv, prompt.n_left), prompt.ids[prompt.n_left - 1], buffers=passes.buffers)
@@ -172,10 +163,6 @@ class Generation(generation.Generation):
     def score_ms(self, n_positions: int = 0) -> float:
         """Return the expected milliseconds of what must follow the drafts; a first draft that is the answer needs no score."""
         return 0.0 if self.inputs.wants_first else super().score_ms(n_positions)
-
-    def score(self) -> Work:
-        self.proposals, self._is_scored = self.scorer.score(self.proposals), True
-        yield
 
     def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
         """Score the proposals, and return them as candidates, best first, the first also with the block that it opens.
@@ -263,7 +250,7 @@ class Generation(generation.Generation):
         """Return the candidates before the end: with their scores if there are any, otherwise the first draft first."""
         if self._ranked:
             return self._ranked
-        if self._is_scored:
+        if self.is_scored:
             candidates = calibration.to_candidates(self.evidence(), self.inputs.calibration)
         else:
             candidates = self._early()

@@ -7,7 +7,6 @@ Knows nothing of how texts are proposed.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +22,7 @@ from dg_lsp.engine.common.layout import answer
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Describer, Proposal
+from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder
 from dg_lsp.engine.model.tree import LEAST, Tree
 
 MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has fewer if memory is short
@@ -208,6 +208,7 @@ class Scorer:
 MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
 UNSCORED_ORDER = Calibration(0.0, {"mean": 1.0})  # by the sum, the shortest text would rank best
 TOKEN_CHARS = 4  # about; for estimates alone
+PREFILL_CHUNK = 128  # tokens encoded in one uninterruptible step; more at once take no less time for each
 
 # Work on a task. Each item is the end of one uninterruptible unit.
 Work = Generator[None, None, None]
@@ -228,15 +229,20 @@ class Live:
 class Generation:
     """The proposals for one request so far, in the order in which they came, with scores once they have some.
 
-    `proposers` add them, each with the stage that its time counts for. Without a calibration, `order` ranks them.
+    `proposers` add them, each with the stage that its time counts for. Without a calibration, `order` ranks them. `begin` sets
+    what needs the encoded prompt: the `tree` of drafts, and the `scorer` of texts.
     """
+
+    tree: Tree
+    scorer: Scorer
 
     proposers: Sequence[tuple[str, Callable[[Any], Work]]] = ()
     order = rank.ORDER
     n_steps = 0  # denoising steps so far, as candidates report them
+    is_scored = False
 
-    def __init__(self, inputs: RequestInputs, timing: Timing) -> None:
-        self.inputs, self.timing = inputs, timing
+    def __init__(self, inputs: RequestInputs, timing: Timing, prefixes: PrefixEncoder | None = None) -> None:
+        self.inputs, self.timing, self._prefixes = inputs, timing, prefixes
         self.proposals: list[Proposal] = []
         self.live: Live | None = None
 
@@ -244,9 +250,28 @@ class Generation:
         """Do what must precede the proposers."""
         yield from ()
 
-    @abstractmethod
+    def encoded(self) -> Generator[None, None, KV]:
+        """Encode the prompt as far as the cache lacks it, chunk by chunk, and begin the tree; return the keys and values."""
+        ids, prefixes, timing, passes = self.inputs.prompt.ids, self._prefixes, self.timing, self.inputs.loaded.passes
+        assert prefixes is not None
+        n_encoded, kv = prefixes.cache.longest(ids)
+        timing.prefix_tokens += len(ids)
+        timing.reused_tokens += n_encoded
+        while n_encoded < len(ids):
+            n_chunk = min(prefixes.at_once(PREFILL_CHUNK), len(ids) - n_encoded)
+            with timing.pace.measuring("prefill", n_chunk):
+                n_encoded, kv = prefixes.encode(ids, n_encoded, kv, n_chunk)
+            yield
+        assert kv is not None
+        self.tree = Tree(passes, kv, ids[-1], prefixes.cache.last_hidden(ids), buffers=passes.buffers)
+        return kv
+
     def score(self) -> Work:
         """Score the proposals that have no score yet."""
+        before = self.timing.switch("score")
+        self.proposals, self.is_scored = self.scorer.score(self.proposals), True
+        yield
+        self.timing.switch(before)
 
     def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
         """Score the proposals, and return them as candidates, best first."""

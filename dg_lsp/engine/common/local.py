@@ -24,10 +24,9 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import Concurrency, Filler, HoleTask
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.memory import Headroom
-from dg_lsp.engine.model.prefix_cache import KV, LEAST_BYTES, PrefixCache, PrefixEncoder
+from dg_lsp.engine.model.prefix_cache import LEAST_BYTES, PrefixCache, PrefixEncoder
 
 AHEAD_CHUNK = 64  # tokens encoded in one step ahead of a request, for which a new request has to wait
-PREFILL_CHUNK = 128  # tokens encoded in one uninterruptible step; more at once take no less time for each
 LONGEST_QUIET_S = 8.0  # before `better_prompt` is read: twice `quiet_s` after each time that it was not read to its end
 
 
@@ -206,17 +205,3 @@ class LocalFiller(Filler):
         self.cache.clear()
         if (buffers := getattr(self.loaded.passes, "buffers", None)) is not None:  # those that no request uses
             buffers.clear()
-
-
-def encoded(prefixes: PrefixEncoder, ids: tuple[int, ...], timing: Timing) -> Generator[None, None, KV]:
-    """Encode a prefix as far as the cache lacks it, chunk by chunk, and return its keys and values."""
-    n_encoded, kv = prefixes.cache.longest(ids)
-    timing.prefix_tokens += len(ids)
-    timing.reused_tokens += n_encoded
-    while n_encoded < len(ids):
-        n_chunk = min(prefixes.at_once(PREFILL_CHUNK), len(ids) - n_encoded)
-        with timing.pace.measuring("prefill", n_chunk):
-            n_encoded, kv = prefixes.encode(ids, n_encoded, kv, n_chunk)
-        yield
-    assert kv is not None
-    return kv

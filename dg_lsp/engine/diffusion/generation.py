@@ -13,7 +13,6 @@ from dg_lsp.engine.common import drafts, generation
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.generation import Live, RequestInputs, Scorer, Work
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.common.local import encoded
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
@@ -22,7 +21,6 @@ from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Profile, Prompt
 from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder
-from dg_lsp.engine.model.tree import Tree
 
 
 class CanvasRequest(RequestInputs):
@@ -67,35 +65,24 @@ class CanvasRequest(RequestInputs):
 class Generation(generation.Generation):
     """The answers of one canvas. For several holes, there is `joint` evidence for each row, and no proposal.
 
-    `begin` sets what needs the encoded prefix: its keys and values `kv`, the `tree` of drafts, and the `scorer` of texts.
+    `kv` are the keys and values of the encoded prefix.
     `found_lengths` are the gap's likely lengths in tokens, likeliest first, and empty if no canvas could write a better answer;
     None if no search has run. It holds all that proposers share.
     """
 
     kv: KV
-    tree: Tree
-    scorer: Scorer
 
     def __init__(self, canvas: CanvasRequest, timing: Timing, prefixes: PrefixEncoder, stepper: Stepper) -> None:
-        super().__init__(canvas, timing)
-        self.canvas, self._prefixes, self._stepper = canvas, prefixes, stepper
+        super().__init__(canvas, timing, prefixes)
+        self.canvas, self._stepper = canvas, stepper
         self.joint: list[Evidence] = []
         self.found_lengths: tuple[int, ...] | None = None
 
     def begin(self) -> Work:
-        """Encode the prefix as far as the cache lacks it."""
-        canvas, ids, prefixes = self.canvas, self.canvas.prompt.ids, self._prefixes
+        canvas = self.canvas
         file = canvas.file_model(canvas.profile.file_weight, canvas.profile.file_half_at)  # mixed into the scores
-        self.kv = yield from encoded(prefixes, ids, self.timing)
-        passes = canvas.loaded.passes
-        self.tree = Tree(passes, self.kv, ids[-1], prefixes.cache.last_hidden(ids), buffers=passes.buffers)
+        self.kv = yield from self.encoded()
         self.scorer = Scorer(canvas, self.tree, self.timing.pace, file)
-
-    def score(self) -> Work:
-        before = self.timing.switch("score")
-        self.proposals = self.scorer.score(self.proposals)
-        yield
-        self.timing.switch(before)
 
     def step_ms(self, n_positions: int) -> float | None:
         """Return the expected milliseconds of a denoising step; None if none was measured."""
