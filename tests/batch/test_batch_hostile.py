@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import marked
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import FILLED, run
 from tests.batch.test_batch_process import SCRIPTED, environment
+
+ROWS = marked.rows(Path(__file__).with_name("misbehaving.txt"))
 
 
 def test_a_tree_with_many_faults_is_filled_where_possible(project: Path) -> None:
@@ -104,17 +107,7 @@ def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: P
     assert git("log", "--format=%s", "-1", cwd=main) == "submodule\n"
 
 
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        ("sleep 1000", "the check took longer than 0.5 s"),
-        ("setsid sleep 1000 & sleep 1000", "the check took longer than 0.5 s"),
-        ("exit 126", "the check exited with status 126"),
-        ("kill -9 $$", "the check was ended by signal 9"),
-        ("no-such-command", "not found"),
-        ('rm -rf "$PWD"', ""),
-    ],
-)
+@pytest.mark.parametrize(("command", "sentence"), ROWS["checks"])
 def test_a_check_that_misbehaves_is_one_line(stubbed: Path, command: str, sentence: str) -> None:
     seconds = "0.5" if "sleep" in command else "200"  # on a busy machine, even the commands that end may take seconds
     result = run("a.py", "--write", "--check", command, "--check-timeout", seconds, "--retries", "0", "--candidates", "1")

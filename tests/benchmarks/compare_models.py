@@ -5,22 +5,22 @@
     python tests/benchmarks/compare_models.py old new --method copy full
 
 OLD and NEW are folders of files that `evaluate.py --csv` wrote, with the same names in both. Prints the share of exact
-answers for each evaluation and each kind of hole, and the difference with a 95 % bootstrap interval over holes. The last
-line is the mean over the evaluations, each with the same weight. A cell whose interval lies below zero is marked: a
-released model may have none.
+answers for each evaluation and each kind of hole, and the difference with a 95 % bootstrap interval over holes; the last line
+is over the holes of all evaluations. A cell whose interval lies below zero is marked: a released model may have none.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import random
 import sys
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-N_DRAWS = 4_000
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks import scores
+from tests.benchmarks.scores import ResultRow
 
 
 def main() -> int:
@@ -29,52 +29,46 @@ def main() -> int:
     parser.add_argument("new", type=Path)
     parser.add_argument("--method", nargs=2, default=("full", "full"), metavar=("OLD", "NEW"), help="which answers to compare")
     arguments = parser.parse_args()
-    names = sorted({path.name for path in arguments.old.glob("*.csv")} & {path.name for path in arguments.new.glob("*.csv")})
+    folders = (arguments.old, arguments.new)
+    names = sorted(set.intersection(*({path.name for path in folder.glob("*.csv")} for folder in folders)))
+    n_worse, every = 0, (list[ResultRow](), list[ResultRow]())
+    for name in names:
+        old, new = (rows(folder / name, method) for folder, method in zip(folders, arguments.method, strict=True))
+        if {row.task_id for row in old} != {row.task_id for row in new}:
+            print(f"{name}: the two models did not answer the same holes")
+            return 2
+        for kind in sorted({row.kind for row in old}):
+            n_worse += report(f"{name}, {kind}", *([row for row in side if row.kind == kind] for side in (old, new)))
+        report(f"{name}, all", old, new)
+        every[0].extend(old)
+        every[1].extend(new)
     if not names:
         print(f"{arguments.old} and {arguments.new} have no .csv file of the same name; make them with evaluate.py --csv")
         return 2
-    n_worse, evaluations = 0, []
-    for name in names:
-        old, new = (
-            exact(folder / name, method)
-            for folder, method in zip((arguments.old, arguments.new), arguments.method, strict=True)
-        )
-        if old.keys() != new.keys():
-            print(f"{name}: the two models did not answer the same holes")
-            return 2
-        pairs = [(old[key], new[key]) for key in sorted(old)]
-        by_kind = defaultdict(list)
-        for key in sorted(old):
-            by_kind[key[0]].append((old[key], new[key]))
-        for kind, cell in sorted(by_kind.items()):
-            n_worse += report(f"{name}, {kind}", [cell])
-        report(f"{name}, all", [pairs])
-        evaluations.append(pairs)
-    report("mean of the evaluations", evaluations)
+    report("all evaluations", *every)
     print(f"cells that are significantly worse: {n_worse}")
     return 0
 
 
-def exact(path: Path, method: str) -> Mapping[tuple[str, str], int]:
-    """Return whether each hole's answer is exact, by kind and name."""
+def rows(path: Path, method: str) -> list[ResultRow]:
+    """Return a method's answers, each a cluster of its own."""
     with path.open(encoding="utf-8", newline="") as lines:
-        return {(row["kind"], row["task_id"]): int(row["exact"]) for row in csv.DictReader(lines) if row["method"] == method}
+        own = [row for row in csv.DictReader(lines) if row["method"] == method]
+    names = [f"{path.name} {row['kind']} {row['task_id']}" for row in own]
+    return [
+        ResultRow(*[name] * 2, row["kind"], method, "", row["exact"] == "1", 0.0) for name, row in zip(names, own, strict=True)
+    ]
 
 
-def report(name: str, groups: Sequence[Sequence[tuple[int, int]]]) -> bool:
-    """Print one line, and return whether the new answers are significantly worse. Each group has the same weight."""
-    rng, draws = random.Random(0), []
-    for _ in range(N_DRAWS):
-        samples = [rng.choices(group, k=len(group)) for group in groups]
-        draws.append(sum(sum(new - old for old, new in group) / len(group) for group in samples) / len(groups))
-    draws.sort()
-    low, high = draws[round(N_DRAWS * 0.025)], draws[round(N_DRAWS * 0.975) - 1]
-    shares = [sum(sum(pair[side] for pair in group) / len(group) for group in groups) / len(groups) for side in (0, 1)]
-    n = sum(map(len, groups))
-    mark = "  worse" if high < 0 else "  better" if low > 0 else ""
-    difference = f"{shares[1] - shares[0]:+.3f} [{low:+.3f}, {high:+.3f}]"
-    print(f"{name:32} {n:4} holes  {shares[0]:.3f} -> {shares[1]:.3f}  {difference}{mark}")
-    return high < 0
+def report(name: str, old: Sequence[ResultRow], new: Sequence[ResultRow]) -> bool:
+    """Print one line, and return whether the new answers are significantly worse."""
+    gained = scores.gain(new, old)
+    assert gained is not None
+    before, after = (sum(row.exact for row in side) / len(side) for side in (old, new))
+    mark = "  worse" if gained.high < 0 else "  better" if gained.low > 0 else ""
+    difference = f"{gained.value:+.3f} [{gained.low:+.3f}, {gained.high:+.3f}]"
+    print(f"{name:32} {len(old):4} holes  {before:.3f} -> {after:.3f}  {difference}{mark}")
+    return gained.high < 0
 
 
 if __name__ == "__main__":

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.evaluate import tasks
+from tests import marked
 from tests.benchmarks import evaluate, scores
 from tests.benchmarks.sandbox import protection
 from tests.evaluate.scripted import PROGRAMS
 from tests.evaluate.test_eval_make import GO, PYTHON
+
+ROWS = marked.rows(Path(__file__).with_name("commands.txt"))
 
 MEASURES = ("pass_at_1", "exact_match", "edit_similarity", "parse_rate")
 
@@ -102,25 +105,10 @@ def test_tasks_are_made_from_a_folder(tmp_path: Path) -> None:
     assert "(fewer than 9999, because the files have no more)" in short.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ((), "no tasks given; name a .jsonl file"),
-        (("--make", "."), "--make needs --out"),
-        (("no-such-file.jsonl",), "no-such-file.jsonl can't be read"),
-        (("FILE", "--baseline", "guess"), "invalid choice: 'guess'"),
-        (("FILE", "--baselines-only"), "--baselines-only needs a --baseline"),
-        (("FILE", "--model", "no such model"), "there is no model folder no such model"),
-        (
-            ("FILE", "--baselines-only", "--baseline", "copy", "--csv", "no/such/folder.csv"),
-            "--csv no/such/folder.csv: there is no folder ",
-        ),
-        (("FILE", "--baselines-only", "--baseline", "copy", "--csv", "FILE"), "this file is not as an earlier run left it"),
-        (("--make", ".", "--out", "FILE"), "this file is not as an earlier run left it"),
-    ],
-)
-def test_an_impossible_request_is_reported_in_one_sentence(programs: Path, arguments: tuple[str, ...], sentence: str) -> None:
-    result = call(*(str(programs) if argument == "FILE" else argument for argument in arguments))
+@pytest.mark.parametrize(("arguments", "sentence"), ROWS["impossible"])
+def test_an_impossible_request_is_reported_in_one_sentence(programs: Path, arguments: str, sentence: str) -> None:
+    words = arguments.split(" | ") if arguments else []
+    result = call(*(str(programs) if word == "FILE" else word for word in words))
     assert result.exit_code == 2
     assert result.stdout == ""
     assert sentence in result.stderr.splitlines()[-1]

@@ -13,26 +13,16 @@ from dg_lsp.core import positions
 from dg_lsp.core.values import Edit, Span
 from dg_lsp.server import configuration, convert
 from dg_lsp.server.configuration import Client
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("uris.txt"))
 
 CONVERTER = converters.get_converter()
 
 
-@pytest.mark.parametrize(
-    ("uri", "path"),
-    [
-        ("file:///a/b.py", "/a/b.py"),
-        ("file:///a%20b/%C3%A9.py", "/a b/é.py"),
-        ("file:///a%2525.py", "/a%25.py"),
-        ("vscode-notebook-cell:/n/a.ipynb#X1", "/n/a.ipynb"),
-        ("untitled:Untitled-1", None),
-        ("file:///", None),
-        ("file:///a%00b", None),
-        ("http://[", None),
-        ("", None),
-    ],
-)
-def test_uris_name_files_or_nothing(uri: str, path: str | None) -> None:
-    assert convert.to_path(uri) == (Path(path) if path else None)
+@pytest.mark.parametrize(("uri", "path"), ROWS["paths"])
+def test_uris_name_files_or_nothing(uri: str, path: str) -> None:
+    assert str(convert.to_path(uri) or "none") == path
 
 
 def read(name: str = "", **capabilities: Any) -> Client:
