@@ -23,7 +23,6 @@ from dg_lsp.core import context, local, repository
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.positions import Lines
-from dg_lsp.core.repository import Repository
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Snippet, Span
 from dg_lsp.infill import ignoring, workspace
@@ -291,37 +290,34 @@ class Nearby:
             self._indexes.pop(path).stop()
             self._updated.forget(path)
 
-    def refused(self, uri: str) -> str:
-        """Return why a document's text may not be sent to a model; "" if it may.
-
-        The reason is the end of a sentence that begins with "it". A document is refused until `look` has finished for it.
-        Reads no file.
-        """
-        return self._looked.get(uri).reason or self._withheld(uri)
-
     def context(self, document: Document, settings: Settings) -> FileContext:
         """Return what requests for a document contain besides its text, as it was read last, without waiting.
 
-        It is read again when it is old. A document that `look` has not finished for has no name.
+        It is read again when it is old. A document that `look` has not finished for has no name. The index of its folder's
+        files is empty until the first update, and for a document outside all folders. Without `related_chars` there is nothing
+        of other files.
         """
-        uri, limit_chars = document.uri, settings.related_chars
-        if limit_chars > 0:
-            self._related.renew(uri, lambda: self._read(document))
-        return replace(
-            self._looked.get(uri).file,
-            nearby=self._related.get(uri) if limit_chars > 0 else (),
-            files=self.files(document, limit_chars),
-            window_chars=settings.window_chars,
-            related_chars=limit_chars,
-        )
+        looked = self._looked.get(document.uri)
+        file = replace(looked.file, window_chars=settings.window_chars, related_chars=settings.related_chars)
+        if not settings.related_chars:
+            return file
+        self._related.renew(document.uri, lambda: self._read(document))
+        files, root = repository.EMPTY, looked.root
+        if root in self._roots:
+            if root not in self._indexes:
+                self._indexes[root] = RepositoryIndex(self._roots[root])
+            index = self._indexes[root]
+            self._updated.renew(root, lambda: self._update(root, index))
+            files = index.repository
+        return replace(file, nearby=self._related.get(document.uri), files=files)
 
     async def look(self, uri: str, *, is_cell: bool = False) -> str:
-        """Return what `refused` returns, after looking it up in a thread; results are cached for some seconds.
+        """Return why a document's text may not be sent to a model, after looking it up in a thread; "" if it may.
 
-        A file is judged by the rules of the folder that it is really in, whatever link it was opened by. One outside all
-        workspace folders is judged by its name, its hidden parent folders and the ignore files above it. A document that is no
-        local file is refused, unless it was never saved, is a cell of a notebook (`is_cell`), or is on another machine: then
-        the names in its URI count.
+        The reason is the end of a sentence that begins with "it". Results are cached for some seconds. A file is judged by the
+        rules of the folder that it is really in, whatever link it was opened by. One outside all workspace folders is judged by
+        its name, its hidden parent folders and the ignore files above it. A document that is no local file is refused, unless
+        it was never saved, is a cell of a notebook (`is_cell`), or is on another machine: then the names in its URI count.
         """
         while (task := self._looked.renew(uri, lambda: asyncio.to_thread(self._look_up, uri, is_cell=is_cell))) is not None:
             if not (await asyncio.wait([task], timeout=LOOK_S))[0]:
@@ -329,27 +325,13 @@ class Nearby:
             # `set_roots` cancels running look-ups; then look up again in the new folders.
             if not task.cancelled():
                 break
-        return self.refused(uri)
+        return self._looked.get(uri).reason or self._withheld(uri)
 
     async def read(self, document: Document, settings: Settings) -> FileContext:
         """Return what `context` returns, after related text was read; for actions that take seconds anyway."""
         if settings.related_chars and (reading := self._related.renew(document.uri, lambda: self._read(document))):
             await asyncio.wait([reading])
         return self.context(document, settings)
-
-    def files(self, document: Document, limit_chars: int) -> Repository:
-        """Return the index of the files of the document's folder as it is, without waiting; update it when it is old.
-
-        It is empty until the first update, for a document outside all folders, and if `limit_chars` is 0.
-        """
-        root = self._looked.get(document.uri).root if limit_chars > 0 else None
-        if root not in self._roots:
-            return repository.EMPTY
-        index = self._indexes.get(root)
-        if index is None:
-            index = self._indexes[root] = RepositoryIndex(self._roots[root])
-        self._updated.renew(root, lambda: self._update(root, index))
-        return index.repository
 
     def saved(self, uri: str) -> None:
         """Read again what was read for a document, when it is needed next."""

@@ -252,10 +252,14 @@ def test_the_event_loop_goes_on_while_a_hostile_folder_is_looked_up(tmp_path: Pa
     assert not is_on_the_loop
 
 
-def test_a_file_is_refused_before_it_has_been_looked_up(tmp_path: Path) -> None:
+def test_a_file_is_refused_before_it_has_been_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_self: Nearby, _uri: str, *, is_cell: bool) -> None:
+        raise TypeError(is_cell)
+
+    monkeypatch.setattr(Nearby, "_look_up", fail)
     nearby = Nearby(lambda: 0.0)
     nearby.set_roots([tmp_path.as_uri()])
-    assert nearby.refused((tmp_path / "a.py").as_uri()) == "has not been looked up yet"
+    assert asyncio.run(nearby.look((tmp_path / "a.py").as_uri())) == "has not been looked up yet"
 
 
 def test_a_look_that_never_ends_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

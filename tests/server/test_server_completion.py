@@ -621,7 +621,7 @@ async def test_a_request_has_paragraphs_first_and_passages_last(session: Session
     document = session.documents.get(uri).document  # type: ignore[union-attr]
     await session.nearby.look(uri)
     await session.nearby.read(document, session.settings)
-    while not session.nearby.files(document, 1_000).files:
+    while not session.nearby.context(document, Settings(related_chars=1_000)).files.files:
         await asyncio.sleep(0.01)
     session.held.text = "'utf-8'"
     await session.completer.complete(SuggestionRequest(uri, len(text), automatic=False))

@@ -180,7 +180,7 @@ async def test_a_document_without_a_file_needs_no_rule_that_allows_it(linked: Pa
 
 
 async def until_indexed(nearby: Nearby, document: Document, paths: set[str]) -> None:
-    while {file.path for file in nearby.files(document, 1_000).files.values()} != paths:
+    while {file.path for file in nearby.context(document, Settings(related_chars=1_000)).files.files.values()} != paths:
         await asyncio.sleep(0.01)
 
 
@@ -193,17 +193,17 @@ async def test_the_files_of_a_folder_are_indexed_in_the_background_and_again_lat
     nearby = Nearby(lambda: now)
     nearby.set_roots([tmp_path.as_uri()])
     await nearby.look(document.uri)
-    assert not nearby.files(document, 0).files
-    assert not nearby.files(document, 1_000).files
+    assert not nearby.context(document, Settings(related_chars=0)).files.files
+    assert not nearby.context(document, Settings(related_chars=1_000)).files.files
     await until_indexed(nearby, document, {"a.py", "b.py"})
     (tmp_path / ".dgignore").write_text("b.py\n")
     now += 100
     await until_indexed(nearby, document, {"a.py"})
     outside = Document("file:///elsewhere/a.py", "python", "")
     await nearby.look(outside.uri)
-    assert not nearby.files(outside, 1_000).files
+    assert not nearby.context(outside, Settings(related_chars=1_000)).files.files
     nearby.set_roots([])
-    assert not nearby.files(document, 1_000).files
+    assert not nearby.context(document, Settings(related_chars=1_000)).files.files
     await nearby.close()
 
 
@@ -252,7 +252,7 @@ async def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, f
     nearby = Nearby(lambda: 0.0)
     nearby.set_roots([tmp_path.as_uri()])
     assert await nearby.look(document.uri) == ""
-    while len(nearby.files(document, 8_000).files) < 2:
+    while len(nearby.context(document, Settings(related_chars=8_000)).files.files) < 2:
         await asyncio.sleep(0.01)
     await nearby.read(document, Settings(related_chars=8_000))
     context = nearby.context(document, Settings(related_chars=8_000))
