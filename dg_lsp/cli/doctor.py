@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata, resources, util
+from importlib import metadata, util
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,7 +44,6 @@ from dg_lsp.wire.visible import visible_message
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 VLLM_NEEDS = ("tokenizers",)
-MODELS = Path(str(resources.files("dg_lsp.models")))
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 SCARCE_BYTES = 1 << 30
 """With less free memory than this, an engine with a useful model may run out of memory."""
@@ -92,7 +91,7 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
     yield Finding("Python", f"{platform.python_version()} at {sys.executable}")
     yield engine_packages(model)
     yield grammars()
-    yield model_files(MODELS / EMBEDDED)
+    yield model_files(laptop.PACKAGED / EMBEDDED)
     yield configuration(root, problems)
     folder = runtime_folder()
     yield folder
@@ -238,7 +237,7 @@ def what_fits(model: str, device: str, dtype: str = "") -> Finding:
     host = machine.of_device(device)
     if (known := laptop.by_name(model)) is not None:
         return _laptop(known, host)
-    folder = MODELS / EMBEDDED if model == EMBEDDED else model_names.folder_of(model)
+    folder = laptop.PACKAGED / EMBEDDED if model == EMBEDDED else model_names.folder_of(model)
     try:
         values = fetch.config_values(model) if folder is None else checkpoint.read_json(folder, checkpoint.CONFIG)
         geometry = fit.of_config(values)

@@ -320,7 +320,7 @@ def served(kind: str, url: str, model: str, n_bytes: object = None) -> Offer:
 DIFFUSION = "google/diffusiongemma-26B-A4B-it"
 DOWNLOAD_BYTES = 51_600_000_000  # its files, also if the weights are quantised after that
 CONTEXT_BYTES = 600_000_000  # what CUDA uses on a GPU before anything is loaded
-PUBLISHED = of_config(json.loads((Path(__file__).parents[1] / "models" / "diffusiongemma.json").read_bytes()))
+PUBLISHED = of_config(json.loads((laptop.PACKAGED / "diffusiongemma.json").read_bytes()))
 """The sizes of the published model."""
 
 

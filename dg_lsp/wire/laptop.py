@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -25,6 +24,8 @@ GPU_MAY_NARROW = sys.platform != "darwin"
 """Whether this system's GPUs compute in 8 bits, which Apple's do not."""
 STORE_VARIABLE = "DG_LSP_MODELS"
 """This variable names another folder for the pulled models, for example on another disk."""
+PACKAGED = Path(__file__).resolve().parents[1] / "models"
+"""The folder of this package with its models and profiles."""
 CONFIG, FACTS = "config.json", "pulled.json"
 ADAPTER = "fim.safetensors"
 """A file of this package in a model's folder: the adapter that is added to the model's weights when it is converted."""
@@ -105,7 +106,7 @@ class LaptopModel:
     @property
     def profile_folder(self) -> Path:
         """The folder of this package with the model's profile."""
-        return Path(str(resources.files("dg_lsp.models"))) / (self.profile_of or self.name)
+        return PACKAGED / (self.profile_of or self.name)
 
     @property
     def folder(self) -> Path:
@@ -121,7 +122,7 @@ class LaptopModel:
     @property
     def adapter(self) -> Path | None:
         """The adapter that this version adds to the model's weights, or None."""
-        path = Path(str(resources.files("dg_lsp.models"))) / self.name / ADAPTER
+        path = PACKAGED / self.name / ADAPTER
         return path if path.exists() else None
 
     @property
@@ -141,7 +142,7 @@ class LaptopModel:
             return False
 
 
-MODELS = msgspec.json.decode((Path(__file__).parents[1] / "models" / "laptop.json").read_bytes(), type=tuple[LaptopModel, ...])
+MODELS = msgspec.json.decode((PACKAGED / "laptop.json").read_bytes(), type=tuple[LaptopModel, ...])
 """The models, best first. 0.5B and smaller are for any processor, the larger ones for a GPU.
 
 The larger ones have no adapter, and the profile of the 0.5B until they have one of their own.

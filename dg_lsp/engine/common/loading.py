@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -237,7 +236,7 @@ def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _tex
     `on_progress` receives the progress.
     """
     if name == EMBEDDED:
-        folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
+        folder = laptop.PACKAGED / EMBEDDED
         if not (folder / "config.json").exists():
             raise LoadError("this installation has no embedded model; give one with --model FOLDER_OR_HUB_ID")
         return folder
