@@ -7,10 +7,10 @@ languages' table says which kinds of declarations a scope may have twice (`repea
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from tree_sitter import Node
 
@@ -142,7 +142,7 @@ def _labels(case: Node) -> list[Node]:
 
 def _around(scope: Node, shadows: str) -> Iterator[_Name]:
     """Yield the names in the head of the function whose body or list the scope is, and those around that it may not shadow."""
-    for inner, outer in pairwise(ancestors(scope)):
+    for inner, outer in itertools.takewhile(lambda pair: not pair[1].is_error, itertools.pairwise(ancestors(scope))):
         is_body = _BODY.search(inner.type) and outer.child_by_field_name("body") == inner
         head = outer if is_body or _HEAD.search(inner.type) else None
         while head is not None:
@@ -175,7 +175,7 @@ def _text(name: Node, path: Sequence[Node], source: bytes) -> bytes:
     if declaration.type == "namespace_use_clause":
         text = text.rpartition(b"\\")[2]
     elif declaration.type != "use_as_clause":
-        lists = ((node, inner) for node, inner in pairwise(path) if node.type == "scoped_use_list")
+        lists = ((node, inner) for node, inner in itertools.pairwise(path) if node.type == "scoped_use_list")
         text = b"".join((*(source[node.start_byte : inner.start_byte] for node, inner in lists), text)).removesuffix(b"::self")
     return text if text.startswith(b"'") else b"".join(text.split())
 
@@ -185,7 +185,7 @@ def _key(each: _Name, filled: Syntax) -> tuple[bytes, str, bytes] | None:
     (name, path), language, source = each, filled.language, filled.offsets.source
     heads = (
         node.type.encode() + b" " + source[node.start_byte : min(inner.start_byte, node.start_byte + _HEAD_BYTES)]
-        for node, inner in pairwise((*path[1:], name))
+        for node, inner in itertools.pairwise((*path[1:], name))
         if node.type != "statement_list"
     )
     kind = " ".join((path[0].type, *(head.decode(errors="replace") for head in heads)))
