@@ -43,7 +43,7 @@ End = Literal["delimiter", "line", "text"]
 _FLAGS = re.MULTILINE | re.DOTALL
 _LONE_RETURN = re.compile("\r(?!\n)")
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
-_CODE_CLOSERS = {**_CLOSERS, "<%": "%>", "<?": "?>", "<#": ">", "$<": ">"}
+_CODE_CLOSERS = {**_CLOSERS, "<%": "%>", "<?": "?>", "<#": ">", "$<": ">", "`": "`"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Lexer:
     `sign` is a regular expression for text of this language, where other languages have files of the same name. `is_data`:
     files of this kind hold data, or a program writes them. `quotes` are the characters that may begin a string, where no
     delimiter has them; in `prose`, such a string ends with its line. In strings that begin with one of `variables`, a text
-    that `variable` matches is a name.
+    that `variable` matches is a name. In code in a string, what `format` matches from its bracket on is text again.
     """
 
     delimiters: tuple[Delimiter, ...]
@@ -117,6 +117,7 @@ class Lexer:
     prose: bool = False
     variables: str = ""
     variable: str = r"(?<!\\)\$[^\W\d]\w*"
+    format: str = ""
 
     @cached_property
     def code(self) -> re.Pattern[str]:
@@ -128,7 +129,7 @@ class Lexer:
         """By a bracket, a pattern for what matters in code within a string: also the line's end, and brackets of this kind."""
         start = f"{self._literals}|".lstrip("|")
         return {
-            left: re.compile(rf"{start}(?P<line>\n)|(?P<left>{re.escape(left)})|(?P<right>{re.escape(right)})", _FLAGS)
+            left: re.compile(rf"{start}(?P<line>\n)|(?P<right>{re.escape(right)})|(?P<left>{re.escape(left)})", _FLAGS)
             for left, right in _CODE_CLOSERS.items()
         }
 
@@ -248,7 +249,9 @@ def _table() -> tuple[dict[str, Lexer], dict[str, tuple[Lexer, ...]]]:
     by_name: dict[str, Lexer] = {}
     by_file: dict[str, tuple[Lexer, ...]] = {}
     for name, row in table["languages"].items():
-        fields = {name: row[name] for name in ("sign", "is_data", "quotes", "prose", "variables", "variable") if name in row}
+        fields = {
+            name: row[name] for name in ("sign", "is_data", "quotes", "prose", "variables", "variable", "format") if name in row
+        }
         literals = (each for name in row["literals"] for each in table["groups"].get(name, [name]))
         lexer = Lexer(tuple(delimiters[each] for each in literals), **fields)
         by_name |= dict.fromkeys([name, *f"{row.get('ids', '')} {row.get('interpreters', '')}".split()], lexer)
@@ -256,10 +259,10 @@ def _table() -> tuple[dict[str, Lexer], dict[str, tuple[Lexer, ...]]]:
     return by_name, by_file
 
 
-def named(language: str) -> Lexer:
-    """Return the lexer of a language, or one that knows only quotes."""
+def named(*names: str) -> Lexer:
+    """Return the lexer of the first of these languages that the table has, or one that knows only quotes."""
     by_name, _ = _table()
-    return by_name.get(language) or by_name[""]
+    return next((by_name[name] for name in names if name in by_name), by_name[""])
 
 
 def for_file(name: str, text: str = "", language_id: str = "", interpreter: str = "") -> Lexer | None:
@@ -354,17 +357,23 @@ def _may_be_code(text: str, comment: Token) -> bool:
     )
 
 
-def kind_at(text: str, offset: int, lexer: Lexer) -> Kind:
-    """Return what text at an offset belongs to: a comment or string that is open there, verbatim text, or code."""
-    far = max(0, offset - _NEAR_CHARS)
-    begin = text.rfind("\n", 0, far) + 1 if far else 0
+def kind_at(text: str, offset: int, lexer: Lexer, begin: int | None = None) -> Kind:
+    """Return what text at an offset belongs to: a comment or string that is open there, verbatim text, or code.
+
+    At the offset `begin`, the text is known to be code.
+    """
+    if begin is None:
+        far = max(0, offset - _NEAR_CHARS)
+        begin = text.rfind("\n", 0, far) + 1 if far else 0
     before = takewhile(lambda token: token.span.start < offset, tokens(text, lexer, begin))
     last = max(before, key=lambda token: token.span, default=None)
-    is_open = last and (offset < last.span.end or (offset == last.span.end and last.ends != "delimiter"))
-    if not (last and is_open):
+    if last is None:
         return "code"
+    near = text[max(last.span.start, offset - _NAME_CHARS) : offset]
+    if not (offset < last.span.end or (offset == last.span.end and last.ends != "delimiter")):
+        is_text = last.kind == "string" and lexer.format and re.fullmatch(lexer.format, text[last.span.end - 1 : offset])
+        return "string" if is_text else "code"
     # The token of a string's part behind code begins with the bracket that closes the code.
     quote = text[last.inner.start - 1 : last.inner.start]
     is_name = last.kind == "string" and quote and quote in f"{lexer.variables}}})" and lexer.variables
-    near = text[max(last.span.start, offset - _NAME_CHARS) : offset]
     return "code" if is_name and re.search(rf"(?:{lexer.variable})\Z", near) else last.kind

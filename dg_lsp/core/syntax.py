@@ -10,8 +10,6 @@ Captures in `queries/*.scm` say what a node means:
       @body                     nodes that only group the statements of the body
     @type                       a definition without a body of statements that an outline lists
     @comment @string @docstring
-    @interpolation              code in a string, with its brackets
-    @interpolation.format       text at the end of that code, such as a width
     @unparsed                   text that may hold comments which the grammar does not see
     @decoration                 a decorator, attribute or template header between a comment and what it describes
     @string.alone               a statement that is only a string, and so does nothing

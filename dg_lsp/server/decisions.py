@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from statistics import median_high
 from typing import TYPE_CHECKING, Literal
 
-from dg_lsp.core import interpolation, languages, lexing
-from dg_lsp.core.syntax import Syntax, difference
+from dg_lsp.core import languages, lexing
+from dg_lsp.core.syntax import Syntax, ancestors, difference
 from dg_lsp.core.values import Document, Span
 from dg_lsp.wire.settings import Settings
 
@@ -122,29 +122,28 @@ def scope_at(document: Document, syntax: Syntax | None, offset: int) -> Scope:
         is_line = syntax.text.startswith(syntax.language.line_comments, span.start)
         if span.start < offset and (offset < span.end or (is_line and offset == span.end)):
             return "comment"
-    is_string = interpolation.is_string(syntax, facts, offset)
-    if is_string is not None:
-        return "string" if is_string else "code"
-    for span in (syntax.span(node) for node in facts.all("unparsed")):
-        if span.start < offset <= span.end:
-            return languages.kind_at_end(syntax.text[span.start : offset], syntax.language.name) or "code"
+    literals = (node for name in ("string", "docstring", "unparsed") for node in facts.all(name))
+    around = [node for node in literals if (span := syntax.span(node)).start < offset <= span.end]
     # The parser reports an unterminated string or comment as an error, so scan from there. If the error began far above, only
     # what began in this line is likely to be open.
-    far = offset - OPEN_CHARS
+    far, lines = offset - OPEN_CHARS, syntax.lines
     errors = [error.start for error in syntax.errors if error.start < offset and far < max(error.start, error.end)]
-    if not errors:
+    if not (around or errors):
         return "code"
-    is_string = interpolation.is_string_in_errors(syntax, max(far, min(errors)), offset)
-    if is_string is not None:
-        return "string" if is_string else "code"
-    begin = syntax.lines.start(syntax.lines.at(min((start for start in errors if start > far), default=offset)))
-    if interpolation.is_content(syntax, begin):
-        return "code"  # after a string that goes on at the line's start
-    if syntax.language.tag:
-        # As in `<a href="<?= $a->`: the quote before the tag is not PHP's.
-        tag = max(syntax.text.rfind("<?php", begin, offset), syntax.text.rfind("<?=", begin, offset))
-        begin = tag if tag > syntax.text.rfind("?>", begin, offset) else begin
-    return languages.kind_at_end(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
+    name, begin = syntax.language.name, min((start for start in errors if start > far), default=offset)
+    outermost = min(around, key=lambda node: node.start_byte, default=None)
+    if outermost is not None:
+        begin = syntax.span(outermost).start
+        if any(node.type == "token_tree" for node in ancestors(outermost)):
+            name = f"{name} macro"
+        # The delimiter of a here document is before its text.
+        begin -= "heredoc" in outermost.type and begin > 0
+    start = lines.start(lines.at(begin))
+    if outermost is not None and "heredoc" not in outermost.type and not any(start <= error < begin for error in errors):
+        start = begin
+    lexer = lexing.named(f"cursor:{name}", syntax.language.name)
+    kind = lexing.kind_at(syntax.text, offset, lexer, start)
+    return "code" if kind == "verbatim" else kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,6 @@
 (string) @string
 (raw_string) @string
 (heredoc_body) @string
-(command_substitution) @interpolation
-(expansion) @interpolation
-(simple_expansion) @interpolation
-(arithmetic_expansion) @interpolation
 
 ; Bodies
 (function_definition name: (_) @name body: (compound_statement . "{" @opener "}" @closer .) @body) @function

@@ -4,8 +4,6 @@
 (verbatim_string_literal) @string
 (interpolated_string_expression) @string
 (raw_string_literal) @string
-(interpolation) @interpolation
-(interpolation_format_clause) @interpolation.format
 (attribute_list) @decoration
 
 ; Bodies

@@ -1,7 +1,6 @@
 (comment) @comment
 (string) @string
 (template_string) @string
-(template_substitution) @interpolation
 (expression_statement . [(string) (template_string)] .) @string.alone
 (decorator) @decoration
 

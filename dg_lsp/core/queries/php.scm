@@ -1,8 +1,6 @@
 (comment) @comment
 (string) @string
 (encapsed_string) @string
-(encapsed_string [(variable_name) (member_access_expression) (subscript_expression)] @interpolation)
-(heredoc_body [(variable_name) (member_access_expression) (subscript_expression)] @interpolation)
 (heredoc) @string
 (nowdoc) @string
 (shell_command_expression) @string

@@ -1,8 +1,5 @@
 (comment) @comment
 (string) @string
-(interpolation) @interpolation
-(format_expression) @interpolation
-(format_specifier) @interpolation.format
 (decorator) @decoration
 
 ; Bodies

@@ -4,7 +4,6 @@
 (subshell) @string
 (string_array) @string
 (delimited_symbol) @string
-(interpolation) @interpolation
 
 ; Bodies
 (method name: (_) @name @opener parameters: (_)? @opener body: (body_statement)? @body "end" @closer .) @function
