@@ -44,17 +44,13 @@ def parts(tree: Tree, offsets: ByteOffsets, index: Lines, offset: int) -> tuple[
     """
     first = index.at(max(0, offset - TAKEN_CHARS[0]))
     last = index.at(min(len(index.text), offset + TAKEN_CHARS[1]))
-    near = (offsets.to_byte(index.start(first)), offsets.to_byte(_behind(index, last)))
+    near = (offsets.to_byte(index.start(first)), offsets.to_byte(index.behind(last)))
     ranges = [near, *_around(tree.root_node, near)]
     spans = (Span(offsets.to_point(start), offsets.to_point(end)) for start, end in ranges)
     # Whole lines, because indentation can only be recognised at a line's start.
     return values.joined(
-        Span(index.start(index.at(span.start)), _behind(index, index.at(max(span.end - 1, span.start)))) for span in spans
+        Span(index.start(index.at(span.start)), index.behind(index.at(max(span.end - 1, span.start)))) for span in spans
     )
-
-
-def _behind(index: Lines, line: int) -> int:
-    return index.start(line + 1) if line + 1 < len(index) else len(index.text)
 
 
 def _around(node: Node, near: tuple[int, int]) -> Iterator[tuple[int, int]]:

@@ -59,6 +59,10 @@ class Lines:
         after = self.start(line + 1)
         return after - 2 if self.text.startswith("\r\n", after - 2) else after - 1
 
+    def behind(self, line: int) -> int:
+        """Return the offset behind the line's end, where the next one starts."""
+        return self.start(line + 1) if line + 1 < len(self) else len(self.text)
+
     def content(self, line: int) -> str:
         """Return the line's text without its line end."""
         return self.text[self.start(line) : self.end(line)]

@@ -87,11 +87,9 @@ def with_block_closed(whole: Whole) -> Whole | None:
     Someone who types `if `, so that this line is broken, closes the block later. None if this does not apply.
     """
     hole, edit, lines, language = whole.holes[0], whole.edits[0], whole.before.lines, whole.before.language
-    text, answer, last = whole.document.text, edit.text.rstrip(), lines.at(edit.span.end)
-    # A parser often misses what a line lacks only in the next line of code.
-    near = Span(lines.start(lines.at(edit.span.start)), lines.end(lines.below(last) or last))
-    is_broken = any(error.touches(near) for error in whole.before.errors)
-    is_at_end = answer.endswith("{") and not text[edit.span.end : lines.end(last)].strip()
+    text, answer = whole.document.text, edit.text.rstrip()
+    is_broken = frames.n_touching(whole.before, [edit.span]) > 0
+    is_at_end = answer.endswith("{") and not text[edit.span.end : lines.end(lines.at(edit.span.end))].strip()
     if len(whole.edits) > 1 or hole.kind != "cursor" or hole.extent == "block" or not (is_at_end and is_broken):
         return None
     edits = (replace(edit, text=f"{answer}\n}}"),)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import languages, syntax, values
@@ -19,13 +20,13 @@ from dg_lsp.core.languages import Language
 from dg_lsp.core.place import depth
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Edit, Hole, Span, joined
+from dg_lsp.core.values import Edit, Hole, Span
 
 MAX_LINES = 2_000  # that are read on each side of the edit
 MAX_HEAD = 40  # the lines of a block's head
 MAX_OPENERS = 20  # plain answers that are tried because they open what the lines below close
 
-PLAIN_ANSWERS = ("", "x", "pass")
+PLAIN_ANSWERS = ("", "x")
 NAME_CHARS = 200  # more than any name and the spaces after it
 NAME_BEFORE = re.compile(r"\b([^\W\d]\w*) *\Z")
 
@@ -69,36 +70,36 @@ def allows(before: Syntax, holes: tuple[Hole, ...], edits: Edits, written: Seque
 
     `written` are their spans in the edited file. If they leave errors, these are no more than with plain answers.
     """
-    frame, line, alone, _ = _frames(before, holes)
+    frame, line, alone = _frames(before, holes)
     if not frame.n_errors(edits) or not line.n_errors(edits):
         return True
-    judge, n_plain, n_opened = _least(before, holes)
-    if n_opened is not None and frame.n_errors(edits) > n_opened:
+    n_plain, most = _least(before, holes)
+    if frame.n_errors(edits) > most:
         return False
     changed = after(before, edits)
-    n_new, n_old = _n_touching(changed, written), _n_touching(before, [hole.span for hole in holes], above=True)
+    n_new, n_old = n_touching(changed, written), n_touching(before, [hole.span for hole in holes])
     if not n_new and len(changed.errors) < len(before.errors):
         return True
-    is_own = not _closes_more(alone.after(edits)) and not alone.n_errors(edits)
     now, then = (languages.n_unclosed(frame.after(each).parsed, before.language.name) for each in (edits, ()))
-    return n_new <= n_old and now <= then and (is_own or judge.n_closed(alone, edits) <= n_plain)
+    is_own = not _closes_more(alone.after(edits)) and not alone.n_errors(edits)
+    return n_new <= n_old and now <= then and (is_own or frame.n_closed(alone, edits) <= n_plain)
 
 
 def _closes_more(lines: Syntax) -> bool:
     return languages.first_closer(lines.parsed, lines.language.name) is not None
 
 
-def _n_touching(tree: Syntax, spans: Sequence[Span], *, above: bool = False) -> int:
+def n_touching(tree: Syntax, spans: Sequence[Span]) -> int:
     """Return how many syntax errors touch the lines of these spans, or the next line, where a parser sees what is missing.
 
-    With `above`, the end of the line above too: what a block lacks there is missing behind the answer then.
+    What a block lacks may be missing at the end of the line above; an error in that line alone is not counted.
     """
     lines, n_errors = tree.lines, 0
     for span in spans:
-        first, last = lines.at(span.start), lines.at(span.end)
-        below = next((number for number in range(last + 1, len(lines)) if not lines.is_blank(number)), last)
-        start = lines.end(max(first - 1, 0)) if above else lines.start(first)
-        n_errors += sum(error.touches(Span(start, lines.end(below))) for error in tree.errors)
+        above, last = max(lines.at(span.start) - 1, 0), lines.at(span.end)
+        near = Span(lines.start(lines.at(span.start)), lines.end(lines.below(last) or last))
+        wide = Span(min(lines.end(above), near.start), near.end)
+        n_errors += sum(error.touches(near if lines.start(above) <= error.start < error.end else wide) for error in tree.errors)
     return n_errors
 
 
@@ -131,8 +132,8 @@ class _Frame:
 
         Otherwise one error, that a bracket is open, would hide all others.
         """
-        brackets = [each.closers(edits[-1]) for each in (alone, self)] if edits else []
-        ends = dict.fromkeys(("", *(f"{each}{end}" for end in ("", ";") for each in brackets)))
+        brackets = [each.closers(edits[-1]) for each in (alone, self) if edits]
+        ends = dict.fromkeys(["", *(f"{each}{end}" for end in ("", ";") for each in brackets)])
         closed = ((*edits[:-1], *(replace(each, text=each.text + end) for each in edits[-1:])) for end in ends)
         return _fewest(map(self.n_errors, closed))
 
@@ -146,41 +147,37 @@ class _Frame:
 def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
     """Return the frames of holes, from the largest: their lines in all blocks around them, without their block, and alone."""
     lines, language = before.lines, before.language
-    span = Span(holes[0].span.start, holes[-1].span.end)
-    reader, first, last = _Reader(lines, language), lines.at(span.start), lines.at(span.end)
-    depth = _width(lines.indent(first) or holes[0].indent)
-    own = reader.block(reader.start(first, depth), last, depth)
-    blocks = list(reader.blocks(own.first, depth))
-
+    reader, last = _Reader(lines, language), lines.at(holes[-1].span.end)
+    depth = _width(lines.indent(lines.at(holes[0].span.start)) or holes[0].indent)
+    first = reader.start(lines.at(holes[0].span.start), depth)
+    blocks, (end, closers) = list(reader.blocks(first, depth)), reader.below(last, depth)
+    tag = lines.text.find(language.tag) if language.tag else -1
     known = {before.text: before}
 
-    def frame(blocks: Sequence[_Block], end: int) -> _Frame:
-        parts = reader.spans(blocks, own.first, end)
-        at = next(part for part in reversed(parts) if part.start <= span.start)
-        ahead = sum(part.end - part.start for part in parts if part.end <= at.start)
-        text = "".join(lines.text[part.start : part.end] for part in parts)
+    def frame(blocks: Iterable[Iterable[int]], end: int) -> _Frame:
+        chosen = {*range(first, end + 1), *itertools.chain(*blocks), *((lines.at(tag),) if tag >= 0 else ())}
+        texts = {number: lines.text[lines.start(number) : lines.behind(number)] for number in sorted(chosen)}
+        text = "".join(texts.values())
         if text not in known:
             known[text] = syntax.parse(text, language)
-        return _Frame(known[text], at.start - ahead)
+        ahead = sum(len(each) for number, each in texts.items() if number < first)
+        return _Frame(known[text], lines.start(first) - ahead)
 
-    return frame(blocks, own.last), frame([*blocks[:1], own], own.head), frame([own], own.head), frame([], own.head)
+    return frame([*blocks, closers], end), frame([*blocks[:1], closers], last), frame([closers], last)
 
 
 @functools.lru_cache(maxsize=8)
-def _least(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, int, int | None]:
-    """Return the frame to judge in, the fewest errors of a plain answer there, and what one leaves that opens a block.
+def _least(before: Syntax, holes: tuple[Hole, ...]) -> tuple[int, float]:
+    """Return the fewest errors of a plain answer in the frame, closed, and the most that an answer may leave there.
 
-    The last is None unless such an answer leaves fewer errors than others.
+    That is what an answer leaves that opens a block, if this is less than others leave.
     """
-    text, language, (frame, _, alone, bare) = before.text, before.language, _frames(before, holes)
+    text, language, (frame, _, alone) = before.text, before.language, _frames(before, holes)
     plain = [plain_edits(text, holes, language, each) for each in PLAIN_ANSWERS]
-    # A line below that seems to close the statement may close another.
-    judges = (frame, bare) if bare.syntax.text != alone.syntax.text else (frame,)
-    closed = [_fewest(each.n_closed(alone, one) for one in plain) for each in judges]
-    n_plain = min(map(frame.n_errors, ((), *plain)))
+    n_closed = _fewest(frame.n_closed(alone, each) for each in plain)
     opening = (plain_edits(text, holes, language, each) for each in itertools.islice(_opening(before, holes), MAX_OPENERS))
     n_opened = _fewest(map(frame.n_errors, itertools.chain([()], opening)))
-    return judges[closed.index(min(closed))], min(closed), n_opened if n_opened < n_plain else None
+    return n_closed, n_opened if n_opened < min(map(frame.n_errors, plain)) else math.inf
 
 
 def _fewest(counts: Iterator[int]) -> int:
@@ -202,8 +199,8 @@ def plain_edits(text: str, holes: Sequence[Hole], language: Language, answer: st
     for hole in holes:
         word = NAME_BEFORE.search(text[max(0, hole.span.start - NAME_CHARS) : hole.span.start])
         is_behind_keyword = word is not None and word[1] in words and answer[:1].isalpha()
-        # Right after a keyword, `x` would make it a name, and `pass` would be an error that changes what the parser reads.
-        own = f" {'x' if answer == 'pass' else answer}" if is_behind_keyword else answer
+        # Right after a keyword, `x` would make it a name.
+        own = f" {answer}" if is_behind_keyword else answer
         made.append(edit_of(own, hole, nearest_line_end(text, hole.span)))
     return tuple(made)
 
@@ -238,41 +235,25 @@ def _opening(before: Syntax, holes: Sequence[Hole]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
-    """The lines of a block, by their numbers: the first, the last of its head, the last, and those that close it."""
-
-    first: int
-    head: int
-    last: int
-    closers: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads which lines belong together."""
+    """Reads which lines belong together, by their numbers."""
 
     lines: Lines
     language: Language
 
-    def blocks(self, line: int, depth: int) -> Iterator[_Block]:
-        """Yield the blocks around a line that is indented so far, from the inside out."""
+    def blocks(self, line: int, depth: int) -> Iterator[list[int]]:
+        """Yield the lines of the head and of the end of each block around a line that is indented so far, the inmost first."""
         least = max(0, line - MAX_LINES)
         while depth > 0 and line > least:
             line -= 1
             width = self._width(line)
             if width is None or width >= depth:
                 continue
-            depth, first, head = width, self.start(line, width), line
-            while head < min(line + MAX_HEAD, self.end(line, width)) and self._is_open(first, head):
+            depth, head, (last, _) = width, line, self.below(line, width)
+            line = self.start(line, depth)
+            while head < min(line + MAX_HEAD, last) and self._is_open(line, head):
                 head += 1
-            yield self.block(first, head, depth)
-            line = first
-
-    def block(self, first: int, head: int, depth: int) -> _Block:
-        """Return the block with this head."""
-        last = self.end(head, depth)
-        closers = (number for number in range(head + 1, last + 1) if self._width(number) == depth and self._is_end(number))
-        return _Block(first, head, last, tuple(closers))
+            yield [*range(line, head + 1), *self.below(head, depth)[1]]
 
     def start(self, line: int, depth: int) -> int:
         """Return the first line of the statement that a line goes on with, as `} else {` and `{` do."""
@@ -286,29 +267,20 @@ class _Reader:
             first = number
         return first
 
-    def end(self, line: int, depth: int) -> int:
-        """Return the last line below that is indented more than this depth, or that closes what is."""
-        last = line
+    def below(self, line: int, depth: int) -> tuple[int, list[int]]:
+        """Return the last line below that is indented more than this depth or closes what is, and those that close a block."""
+        last, closers = line, []
         for number in range(line + 1, min(len(self.lines), line + MAX_LINES)):
             width = self._width(number)
-            if width is not None and (width < depth or (width == depth and not self._closes(number))):
+            if width is None:
+                continue
+            if width < depth or (width == depth and not self._closes(number)):
                 break
-            last = number if width is not None else last
-        return last
-
-    def spans(self, blocks: Sequence[_Block], first: int, last: int) -> tuple[Span, ...]:
-        """Return the spans of some lines, with the heads and the ends of the blocks around them."""
-        ranges = [(first, last), *((block.first, min(block.head, first - 1)) for block in blocks)]
-        # The lines may be in the middle of a head, as parameters are.
-        ranges += [(last + 1, block.head) for block in blocks if block.head > last]
-        ranges += [(number, number) for block in blocks for number in block.closers if number > last]
-        lines, tag = self.lines, self.language.tag
-        if tag and (at := lines.text.find(tag)) >= 0:
-            ranges.append((lines.at(at), lines.at(at)))
-        return joined(Span(lines.start(start), self._behind(end)) for start, end in ranges)
-
-    def _behind(self, line: int) -> int:
-        return self.lines.start(line + 1) if line + 1 < len(self.lines) else len(self.lines.text)
+            last = number
+            # Python's `else:` needs a block of its own.
+            if width == depth and not (self.language.by_indentation and self.lines.content(number).strip()[:1].isalpha()):
+                closers.append(number)
+        return last, closers
 
     def _width(self, line: int) -> int | None:
         """Return how far a line is indented; None if that says nothing, as for blank lines, comments and directives."""
@@ -320,10 +292,6 @@ class _Reader:
 
     def _closes(self, line: int) -> bool:
         return re.match(rf"[)\]{{}}]|(?:{self.language.closes})", self.lines.content(line).strip()) is not None
-
-    def _is_end(self, line: int) -> bool:
-        """Return whether a line closes a block, and needs no block of its own, as Python's `else:` does."""
-        return self._closes(line) and not (self.language.by_indentation and self.lines.content(line).strip()[:1].isalpha())
 
     def _is_open(self, first: int, last: int) -> bool:
         """Return whether these lines end in round or square brackets, so that the next one goes on with them."""
