@@ -1,9 +1,8 @@
 """Turn a candidate's texts into edits: cut what follows the answer, apply the file's formatting, and drop useless answers.
 
-Each filter does one thing, and `FILTERS` defines their order. To add one, write it in the module for its purpose and
-add it to `FILTERS`, with the reason if it drops. After the filters, the checks look at the whole document with the candidate's
-edits: does it parse and compile, is all closed, and are names bound? `Polished.shrinks` tells front ends when to ask before
-code is lost.
+Each filter does one thing, and `FILTERS` defines their order. To add one, write it in `filters` and add it to `FILTERS`, with
+the reason if it drops. After the filters, the checks look at the whole document with the candidate's edits: does it parse and
+compile, is all closed, and are names bound? `Polished.shrinks` tells front ends when to ask before code is lost.
 
 This package does not know how a text was made. A text that was denoised between held tokens needs few of these filters;
 a text from a plain completion endpoint needs most of them.
@@ -16,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from dg_lsp.core import placeholders, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
-from dg_lsp.core.polish import changes, checks, drops
-from dg_lsp.core.polish.changes import Filter, around_hole
+from dg_lsp.core.polish import checks, filters
 from dg_lsp.core.polish.checks import Check, Whole
+from dg_lsp.core.polish.filters import Filter, around_hole
 from dg_lsp.core.polish.frames import edit_of
 from dg_lsp.core.syntax import ParseLimitError, Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole
@@ -112,27 +111,27 @@ def _dropped(whole: Whole) -> str:
 
 _SAYS_NOTHING = "says nothing, or leaves a new hole"
 FILTERS: dict[Filter, str] = {
-    changes.cut_at_control: "",
-    changes.cut_at_fence: "",
-    changes.cut_at_line_end: "",
-    drops.drop_merged: "merges with the name behind it",
-    changes.cut_repeated_rest: "",
-    changes.cut_repeated_lines: "",
-    changes.restore_start: "",
-    changes.restore_indent: "",
-    changes.cut_at_dedent: "",
-    changes.cut_at_closer: "",
-    changes.trim_end: "",
-    drops.drop_unreadable: "has characters that are not text",
-    drops.drop_blank: "is blank",
-    drops.drop_unchanged: "changes nothing",
-    drops.drop_shrunk: SHRINKS,
-    drops.drop_comment_before_code: "turns the code after it into a comment",
-    drops.drop_continued: "makes the next line a part of itself",
-    drops.drop_repetition: "repeats the lines next to it",
-    drops.drop_loop: "repeats itself",
-    drops.drop_holes: _SAYS_NOTHING,
-    drops.drop_nothing: _SAYS_NOTHING,
+    filters.cut_at_control: "",
+    filters.cut_at_fence: "",
+    filters.cut_at_line_end: "",
+    filters.drop_merged: "merges with the name behind it",
+    filters.cut_repeated_rest: "",
+    filters.cut_repeated_lines: "",
+    filters.restore_start: "",
+    filters.restore_indent: "",
+    filters.cut_at_dedent: "",
+    filters.cut_at_closer: "",
+    filters.trim_end: "",
+    filters.drop_unreadable: "has characters that are not text",
+    filters.drop_blank: "is blank",
+    filters.drop_unchanged: "changes nothing",
+    filters.drop_shrunk: SHRINKS,
+    filters.drop_comment_before_code: "turns the code after it into a comment",
+    filters.drop_continued: "makes the next line a part of itself",
+    filters.drop_repetition: "repeats the lines next to it",
+    filters.drop_loop: "repeats itself",
+    filters.drop_holes: _SAYS_NOTHING,
+    filters.drop_nothing: _SAYS_NOTHING,
 }
 CHECKS: dict[Check, str] = {
     checks.parses: "adds a syntax error",
