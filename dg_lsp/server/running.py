@@ -149,7 +149,7 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
 
     Raises JsonRpcException when the document has changed or the action was cancelled.
     """
-    now = await server.snapshots.take(params.document.uri)
+    now = await server.snapshots.take(params.document.uri, waits=True)
     if now is None:
         raise JsonRpcException("the document is not open", CONTENT_MODIFIED)
     is_version = params.document.version in (None, now.document.version)
@@ -253,7 +253,6 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, repo
     encoding, settings = server.documents.encoding, now.settings
     span = convert.to_span(index, params.range, encoding)
     hole_sets = attempts(params.what, document, syntax, span, params.instruction or "")
-    context = await server.nearby.read(document, settings)
     budget = Budget(ms=settings.action_deadline, candidates=settings.candidates)
     draft = DraftParams(secrets.token_hex(6), Versioned(document.uri, document.version), ())
 
@@ -276,7 +275,7 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, repo
         task = fill.Task(
             document,
             syntax,
-            context,
+            now.context,
             lambda _n_holes: budget,
             is_file=now.is_file,
             allow_shrink=True,

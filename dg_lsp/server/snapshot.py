@@ -84,11 +84,14 @@ class Snapshots:
     nearby: Nearby
     settings: Callable[[str], Settings]
 
-    async def take(self, uri: str, offset: int = 0, selected: tuple[Span, str] | None = None) -> Snapshot | None:
+    async def take(
+        self, uri: str, offset: int = 0, selected: tuple[Span, str] | None = None, *, waits: bool = False
+    ) -> Snapshot | None:
         """Return the snapshot of a document as it is now; None if it is not open.
 
         It first waits until the document was looked up, so the snapshot may not be current any more. `selected` is the item
-        selected in the editor's own completion list: the span that it replaces, and its text.
+        selected in the editor's own completion list: the span that it replaces, and its text. An action, which takes seconds
+        anyway, `waits` for what is read of other files.
         """
         if (doc := self.documents.get(uri)) is None:
             return None
@@ -97,7 +100,7 @@ class Snapshots:
         settings = self.settings(uri)
         context, n_chars, anchor = FileContext(""), settings.related_chars, offset
         if not refused:  # the folders of a refused document are not read for it
-            context = self.nearby.context(document, settings)
+            context = await self.nearby.read(document, settings) if waits else self.nearby.context(document, settings)
             above = cells[-MAX_CELLS:] if cells and n_chars else ()
             name = f"{context.path} (cell)"
             near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in above if cell.text.strip())
@@ -328,7 +331,7 @@ class Nearby:
         return self._looked.get(uri).reason or self._withheld(uri)
 
     async def read(self, document: Document, settings: Settings) -> FileContext:
-        """Return what `context` returns, after related text was read; for actions that take seconds anyway."""
+        """Return what `context` returns, after related text was read."""
         if settings.related_chars and (reading := self._related.renew(document.uri, lambda: self._read(document))):
             await asyncio.wait([reading])
         return self.context(document, settings)
