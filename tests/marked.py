@@ -111,3 +111,12 @@ def filled(document: Document, hole: Hole, answer: str) -> str:
     """Return the document with the answer in the hole, lead and trail around it."""
     text = document.text
     return f"{text[: hole.span.start]}{hole.lead}{answer}{hole.trail}{text[hole.span.end :]}"
+
+
+def make(root: Path, files: dict[str, str]) -> Path:
+    """Write files below a folder, by their names there; return the folder."""
+    for name, text in files.items():
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return root.resolve()

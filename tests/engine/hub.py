@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 COMMIT = "0" * 39 + "1"
 
@@ -93,12 +94,23 @@ def serving(model: str, folder: Path) -> Iterator[Hub]:
                 return
             self.wfile.write(data[begin:])
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    with in_a_thread(Handler) as hub.url:
+        yield hub
+
+
+@contextlib.contextmanager
+def in_a_thread(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Yield the URL of a server on this machine that answers with this handler."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Say nothing: a client that was killed breaks its connections."""
+
+    server = Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield hub
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -11,7 +11,7 @@ import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gguf.constants import GGMLQuantizationType as Kind
 from dg_lsp.cli import engine as commands
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
+from tests.engine.hub import in_a_thread
 
 HIDDEN, INNER, LAYERS, HEADS, GROUPS = 256, 512, 2, 4, 2
 WORDS = ("def", "Ġx", "re", "tu", "rn", "ĠĠ", "in", "th", "the", "Ġ=", "Ġ+")
@@ -222,21 +223,11 @@ def serving(folder: Path) -> Iterator[Index]:
             else:
                 self.wfile.write(data)
 
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Say nothing: a client that was killed breaks its connections."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    index.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield index
-    finally:
-        index.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with in_a_thread(Handler) as index.url:
+        try:
+            yield index
+        finally:
+            index.released.set()
 
 
 def environment(url: str, home: Path) -> dict[str, str]:

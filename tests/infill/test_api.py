@@ -125,14 +125,9 @@ def test_a_batch_has_a_patch_and_a_report(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "a.py").read_text() == TWO.replace("...", "return 1")
 
 
-def test_a_file_is_private_by_the_patterns_of_its_own_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Filling("return 1")
-
-    @contextlib.asynccontextmanager
-    async def join(*_: Any, **__: Any) -> AsyncIterator[Filling]:
-        yield engine
-
-    monkeypatch.setattr(engines, "connect", join)
+def test_a_file_is_private_by_the_patterns_of_its_own_workspace(
+    engine: Filling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "user.toml").write_text("engine.model = 'fim:mercury'\n")
     monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "user.toml"))
     for workspace, pattern in (("here", "ours/"), ("there", "theirs/")):

@@ -12,16 +12,9 @@ from dg_lsp.core.values import Document
 from dg_lsp.infill import workspace
 from dg_lsp.infill.workspace import indent_of
 from tests import marked
+from tests.marked import make
 
 ROWS = marked.rows(Path(__file__).with_name("editorconfig.txt"))
-
-
-def make(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        place = root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-    return root.resolve()
 
 
 @pytest.mark.parametrize(("pattern", "path", "fits"), ROWS["patterns"])

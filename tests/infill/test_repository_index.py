@@ -16,7 +16,7 @@ from dg_lsp.infill import workspace
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.workspace import RepositoryIndex
 from dg_lsp.wire.config import shown
-from tests.infill.test_workspace import make
+from tests.marked import make
 
 
 def names(index: RepositoryIndex) -> set[str]:
