@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_no_copy_flashes_between_the_draft_and_the_answer(filler: CausalFiller) 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])
 def test_the_same_request_gives_the_same_text_and_no_seed_matters(filler: CausalFiller, hole: Hole) -> None:
     def answers(seed: int) -> tuple[Candidate, ...]:
-        filler.cache.clear()
+        filler.trim()
         return finish(filler.start(request(hole, seed=seed))).candidates()
 
     assert answers(1) == answers(1) == answers(2)
@@ -103,26 +104,77 @@ def test_a_fill_can_end_after_any_step_and_leaves_nothing_behind(filler: CausalF
     expected = task.candidates()
     assert n_steps > 3
     for n in range(n_steps + 1):
-        filler.cache.clear()
+        filler.trim()
         task = filler.start(request(hole))
         assert all(task.step() for _ in range(n))
         assert len(task.drafts()) == 1
         assert not any(candidate.finished for candidate in task.candidates())
         task.close()
         assert not task.step()
-    filler.cache.clear()
+    filler.trim()
     assert finish(filler.start(request(hole))).candidates() == expected
+
+
+@pytest.fixture
+def passes_run(filler: CausalFiller, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the passes that run: `encode` for the prefix, `extend` for drafts and scores."""
+    passes, names = type(filler.loaded.passes), list[str]()
+
+    def watch(name: str) -> None:
+        run = getattr(passes, name)
+
+        def watched(*values: object) -> object:
+            names.append(name)
+            return run(*values)
+
+        monkeypatch.setattr(passes, name, watched)
+
+    watch("encode")
+    watch("extend")
+    return names
+
+
+@pytest.mark.parametrize("n_steps", [1, 4, 1_000], ids=["first pass", "cancelled", "finished"])
+def test_what_was_written_before_is_read_in_fewer_passes(filler: CausalFiller, passes_run: list[str], n_steps: int) -> None:
+    filler.trim()
+    expected = finish(filler.start(request(LINE))).candidates()
+    n_first = len(passes_run)
+    filler.trim()
+    task = filler.start(request(LINE))
+    for _ in range(n_steps):
+        if not task.step():
+            break
+    task.close()
+    passes_run.clear()
+    again = finish(filler.start(request(LINE))).candidates()
+    assert [each.texts for each in again] == [each.texts for each in expected]
+    assert len(passes_run) < n_first
+    assert len(passes_run) < n_first / 2 or n_steps < 1_000
+
+
+def test_a_token_that_is_typed_needs_no_pass_of_its_own(filler: CausalFiller, passes_run: list[str]) -> None:
+    asked = [request(LINE, PREFIX + typed) for typed in accumulate("total = a + b")]
+    ids = [filler.inputs(each).prompt.ids for each in asked]
+    at = next(n for n in range(1, len(ids)) if ids[n][:-1] == ids[n - 1])
+    filler.trim()
+    finish(filler.start(asked[at - 1])).close()
+    passes_run.clear()
+    task = filler.start(asked[at])
+    task.step()
+    assert passes_run == ["extend"], "the first pass of the draft reads the token"
+    finish(task).close()
+    assert filler.cache.known(ids[at]) == len(ids[at])
 
 
 def test_fills_that_take_turns_give_the_texts_that_each_gives_alone(filler: CausalFiller) -> None:
     asked = [request(LINE), request(BLOCK), request(LINE, prefix="x = 1\n", suffix="\nprint(x)\n")]
 
     def answer(filler: CausalFiller, each: InfillRequest) -> Sequence[Candidate]:
-        filler.cache.clear()  # what is cached is rounded
+        filler.trim()  # what is cached is rounded
         return finish(filler.start(each)).candidates()
 
     alone = [answer(filler, each) for each in asked]
-    filler.cache.clear()
+    filler.trim()
     tasks = running = [filler.start(each) for each in asked]
     while running:
         running = [task for task in running if task.step()]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -25,7 +26,7 @@ from torch import Tensor
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal import layout
 from dg_lsp.engine.causal.generation import Generation, propose_drafts
-from dg_lsp.engine.causal.layout import MOST_LENGTHS, CausalInputs, LeftToRight, Profile, Prompt, Windows
+from dg_lsp.engine.causal.layout import MOST_LENGTHS, CausalInputs, LeftToRight, Profile, Prompt, Windows, Written
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT
 from dg_lsp.engine.common.generation import PREFILL_CHUNK
@@ -45,6 +46,7 @@ from dg_lsp.engine.model.weights.llama import Weight
 
 PROPOSERS = (("draft", partial(Generation.propose_copies, say_something=True)), ("draft", propose_drafts))
 """Each proposer, in the order in which they run, with the stage that its time counts for."""
+MOST_WRITTEN = 4  # of the last answers, from which the next one's tokens are predicted
 FIRST_SHARE = 0.3  # of the time for an answer, in which text is read for it; a longer window follows when nothing happens
 
 
@@ -66,6 +68,7 @@ class CausalFiller(LocalFiller):
             # side alone.
             n_places = MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
             loaded.passes.buffers.record(n_places, 2 if profile.layout == "fim" else 1)
+        self._written = deque[Written](maxlen=MOST_WRITTEN)
         self.windows = Windows(self.layout, self.cache.known)
 
     def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
@@ -79,7 +82,11 @@ class CausalFiller(LocalFiller):
 
     def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> CausalInputs:
         """Return a request with one hole as the inputs of its stages, for the time left."""
-        return CausalInputs(request, self.prompt(request, left_ms), self.loaded, self.calibrations.current())
+        return CausalInputs(request, self.prompt(request, left_ms), self.loaded, self.calibrations.current(), self._written)
+
+    def trim(self) -> None:
+        super().trim()
+        self._written.clear()
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         generation = Generation(self.inputs(request, timing.left_ms()), timing, self.prefixes)

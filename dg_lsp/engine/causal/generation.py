@@ -142,7 +142,7 @@ class Generation(generation.Generation):
 
     def begin(self) -> Work:
         prompt, passes = self.inputs.prompt, self.inputs.loaded.passes
-        kv = yield from self.encoded()
+        kv = yield from self.encoded(but_last=True)
         left = None
         if prompt.follow and prompt.n_left:
             left = Tree(passes, crop(kv, prompt.n_left), prompt.ids[prompt.n_left - 1], buffers=passes.buffers)
@@ -306,12 +306,14 @@ def propose_drafts(generation: Generation) -> Work:
         lambda: _proposals(inputs, [draft for draft in written if draft.is_finished]) if is_open else [],
     )
     is_open = True  # what is written is not in the proposals yet
+    inputs.remember(written)
     texts, start = list[str](), list[int]()
     for n_more in range(MOST_NEEDED, -1, -1):
         found, is_late = yield from drafts.finished(_drafts(generation, start), 1, timing, generation.score_ms, written)
         if is_late and inputs.bounds.takes_lines:
             found += [lines for draft in written if not draft.is_finished and (lines := _whole_lines(inputs, draft))]
         is_open, proposals = False, _proposals(inputs, found)
+        written[:] = found or written
         generation.proposals += proposals
         texts = [each.text for each in proposals] or texts
         last, start = start, _needed_start(inputs, texts) if not is_late and n_more else []

@@ -14,8 +14,10 @@ Knows texts, tokens, and for how many leading tokens there are keys and values. 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -23,7 +25,7 @@ from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.place import first_line
 from dg_lsp.core.values import InfillRequest, Snippet, n_common
 from dg_lsp.engine.common import question
-from dg_lsp.engine.common.drafts import FileModel
+from dg_lsp.engine.common.drafts import CausalDraft, FileModel
 from dg_lsp.engine.common.generation import Reading, RequestInputs
 from dg_lsp.engine.common.layout import STRETCH, Left, before_last_word, next_after_typed, suffix_ids, whole_lines
 from dg_lsp.engine.common.loading import Loaded
@@ -205,6 +207,19 @@ def _paragraphs(vocabulary: Vocabulary, suffix: list[int]) -> list[int]:
     return vocabulary.encode("\n".join([*lines[:n_whole], ""])) if n_whole > first else suffix
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The drafts of an answer, while they are written and after, and the last tokens before its hole."""
+
+    before: Sequence[int]
+    drafts: Sequence[CausalDraft]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The first draft as far as it is written, after what is before the hole."""
+        return (*self.before, *(token for draft in self.drafts[:1] for token in (*draft.ids, draft.stop) if token is not None))
+
+
 AHEAD_WEIGHT = 0.9  # of the file's repetitions, which only predict what to read ahead
 
 
@@ -220,19 +235,33 @@ class CausalInputs(RequestInputs):
     loaded: Loaded[Any, Profile]
 
     def __init__(
-        self, request: InfillRequest, prompt: Prompt, loaded: Loaded[Any, Profile], weights: Calibration | None
+        self,
+        request: InfillRequest,
+        prompt: Prompt,
+        loaded: Loaded[Any, Profile],
+        weights: Calibration | None,
+        written: deque[Written],
     ) -> None:
         profile = loaded.profile
         # The model itself ends an answer in the layout that it was trained with.
         super().__init__(request, prompt, loaded, weights, knows_end=profile.layout == "fim")
+        self._written = written
         self.most_tokens = profile.block_tokens if self.bounds.takes_lines else profile.line_tokens
         self.wants_likeliest = request.budget.candidates == 1 and not (self.needed or self.hole.instruction)
         self.wants_first = self.wants_likeliest and profile.draft_calibration is not None
 
-    @property
+    @cached_property
     def ahead(self) -> FileModel | None:
-        """What the file repeats, which predicts tokens to read ahead."""
-        return self.file_model(AHEAD_WEIGHT)
+        """What the file and the last answers repeat, which predicts tokens to read ahead.
+
+        A user who types on makes the model write most of its last answer again.
+        """
+        return self.file_model(AHEAD_WEIGHT, written=[each.ids for each in self._written])
+
+    def remember(self, drafts: Sequence[CausalDraft]) -> None:
+        """Let later requests predict the first of these drafts, also as far as it will be written."""
+        if self.ahead is not None:
+            self._written.append(Written(self.ahead.before, drafts))
 
     def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens that may follow, because of what is already typed; empty means any."""

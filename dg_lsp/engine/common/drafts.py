@@ -133,6 +133,8 @@ def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
     Yields the drafts so far, without branches, after each pass, which is one uninterruptible unit. If it is sent True, it
     returns only what is finished.
     """
+    if not tree.is_read:  # the pass that reads the prefix's last token reads what is predicted after it, too
+        tree.grow([(ROOT, _predicted((), None, settings, MAX_AHEAD))])
     logits, n_branches, most_behind = passes.logits(tree.hidden([ROOT])), settings.branches, settings.most_behind
     banned, stop_ids = (
         torch.tensor(sorted(ids), dtype=torch.long, device=logits.device) for ids in (settings.banned, settings.stops)
@@ -404,10 +406,15 @@ def _ahead(draft: CausalDraft, settings: DraftSettings) -> Sequence[int]:
         places = [place for place, token in enumerate(source) if token == ids[-1]]
         start = min(places, key=lambda place: abs(place - len(ids) + 1)) + 1 if places else len(source)
         return source[start : start + room]
-    file, least_chance = draft.file or settings.ahead, LEAST_CHANCE if draft.file else AHEAD_CHANCE
+    return _predicted(draft.ids, draft.file, settings, room)
+
+
+def _predicted(ids: Sequence[int], file: FileModel | None, settings: DraftSettings, room: int) -> Sequence[int]:
+    """Return the tokens that a file predicts after a draft's ids, at most `room`: the draft's own, or that of the settings."""
+    file, least_chance = file or settings.ahead, LEAST_CHANCE if file else AHEAD_CHANCE
     if file is None:
         return []
-    ahead = file.continuation(draft.ids, most=room, least_chance=least_chance, stops=settings.stops)
+    ahead = file.continuation(ids, most=room, least_chance=least_chance, stops=settings.stops)
     end = next((index for index, token in enumerate(ahead) if token < 0 or token in settings.stops), len(ahead))
     return ahead[:end]
 
@@ -477,7 +484,10 @@ NOTHING = Guess({}, 0.0)
 
 
 class FileModel:
-    """The tokens of one file around the hole and of `related` files, searchable by the tokens before them."""
+    """The tokens of one file around the hole and of `related` files, searchable by the tokens before them.
+
+    `before` are the last ones before the hole.
+    """
 
     def __init__(
         self,
@@ -488,7 +498,7 @@ class FileModel:
         full: float = 0.5,
         half_at: float = 4.0,
     ) -> None:
-        self._before = tuple(before[-MAX_MATCH:])
+        self.before = tuple(before[-MAX_MATCH:])
         # Separators prevent matches across the hole or across files. The file itself comes last, because later places win.
         others = [token for text in related for token in (*text, NO_TOKEN)]
         self._ids = np.array([*[OUTSIDE] * MAX_MATCH, *others, *before, NO_TOKEN, *after], dtype=np.int64)
@@ -498,7 +508,7 @@ class FileModel:
 
     def guess(self, gap_ids: Sequence[int]) -> Guess:
         """Return a guess of the next token, after the text before the hole and the tokens written in it."""
-        tail = (*self._before, *gap_ids)[-MAX_MATCH:]
+        tail = (*self.before, *gap_ids)[-MAX_MATCH:]
         if not tail:
             return NOTHING
         if (known := self._guesses.get(tail)) is not None:

@@ -136,16 +136,16 @@ class RequestInputs:
         """Return whether a text is blank, or no body where a body is asked for."""
         return placeholders.says_nothing(text) if self.is_body else not text.strip()
 
-    def file_model(self, weight: float, half_at: float = 4.0) -> FileModel | None:
+    def file_model(self, weight: float, half_at: float = 4.0, written: Sequence[Sequence[int]] = ()) -> FileModel | None:
         """Return the model of the text around the hole, None without a weight; typed tokens are left out: the answer has them.
 
-        At the match length `half_at`, in tokens, it has half of the weight.
+        At the match length `half_at`, in tokens, it has half of the weight. What was `written` counts as other files.
         """
         if len(self.request.holes) > 1 or not weight:
             return None
         encode, (prefix, suffix, *related) = self.vocabulary.encode, self.sources
         before = encode(prefix[-FILE_CHARS:])
-        others = [encode(text) for text in reversed(related)]
+        others = [*(encode(text) for text in reversed(related)), *written]
         known = before[: len(before) - len(self.prompt.heal_ids)]
         return FileModel(known, encode(suffix[:FILE_CHARS]), related=others, full=weight, half_at=half_at)
 
@@ -250,10 +250,15 @@ class Generation:
         """Do what must precede the proposers."""
         yield from ()
 
-    def encoded(self) -> Generator[None, None, KV]:
-        """Encode the prompt as far as the cache lacks it, chunk by chunk, and begin the tree; return the keys and values."""
-        ids, prefixes, timing, passes = self.inputs.prompt.ids, self._prefixes, self.timing, self.inputs.loaded.passes
+    def encoded(self, *, but_last: bool = False) -> Generator[None, None, KV]:
+        """Encode the prompt as far as the cache lacks it, chunk by chunk, and begin the tree; return the keys and values.
+
+        With `but_last`, the tree's first pass encodes the last token, and what is predicted after it.
+        """
+        prompt_ids, prefixes, timing, passes = self.inputs.prompt.ids, self._prefixes, self.timing, self.inputs.loaded.passes
         assert prefixes is not None
+        hidden = prefixes.cache.last_hidden(prompt_ids)
+        ids = prompt_ids[:-1] if but_last and hidden is None and len(prompt_ids) > 1 else prompt_ids
         n_encoded, kv = prefixes.cache.longest(ids)
         timing.prefix_tokens += len(ids)
         timing.reused_tokens += n_encoded
@@ -263,7 +268,8 @@ class Generation:
                 n_encoded, kv = prefixes.encode(ids, n_encoded, kv, n_chunk)
             yield
         assert kv is not None
-        self.tree = Tree(passes, kv, ids[-1], prefixes.cache.last_hidden(ids), buffers=passes.buffers)
+        hidden, has_root = prefixes.cache.last_hidden(prompt_ids), len(ids) == len(prompt_ids)
+        self.tree = Tree(passes, kv, prompt_ids[-1], hidden, has_root=has_root, buffers=passes.buffers)
         return kv
 
     def score(self) -> Work:
@@ -345,4 +351,8 @@ class Generation:
         return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
 
     def leave(self) -> None:
+        """End it, wherever it is. What a later request can use stays in the cache."""
         self.live = None
+        ids, root = self.inputs.prompt.ids, self.tree.root if hasattr(self, "tree") else None
+        if root is not None and self._prefixes is not None and self._prefixes.cache.known(ids) == len(ids) - 1:
+            self._prefixes.cache.put(ids, *root)

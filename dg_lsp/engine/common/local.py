@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dg_lsp.core import confidence
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.calibration_store import Calibrations
@@ -90,7 +91,8 @@ class LocalTask(HoleTask):
             yield from propose(generation)
         timing.switch("score")
         answers = yield from generation.ranked()
-        if answers:
+        # An answer that is less likely than those shown will not be accepted.
+        if answers and (confidence.probability(answers[0].confidence) or 0.0) >= request.budget.least:
             self._filler.expect(request, accepted=answers[0].texts[0])
         return answers
 

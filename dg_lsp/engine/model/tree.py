@@ -38,17 +38,25 @@ class Tree:
     """The tokens after one prefix, whose last token `last` is the root. A node is a token after the path to it.
 
     `kv` are the prefix's keys and values, and `hidden` [H] is the root's last hidden state. Without it, the first pass
-    encodes the root again. The tree's own keys and values are in a room of `buffers`, if given.
+    encodes the root, which `kv` need not hold: `has_root` says whether they do. The tree's own keys and values are in a room of
+    `buffers`, if given.
 
     The attributes describe one buffer: its places, their positions, and the nodes and paths in them.
     """
 
     def __init__(
-        self, passes: Encoder, kv: KV, last: int, hidden: Tensor | None = None, *, buffers: Buffers | None = None
+        self,
+        passes: Encoder,
+        kv: KV,
+        last: int,
+        hidden: Tensor | None = None,
+        *,
+        has_root: bool = True,
+        buffers: Buffers | None = None,
     ) -> None:
         self._passes, self._device, self._buffers = passes, kv[0][0].device, buffers
         self._room: OwnRoom | Places | None = None
-        self._length = kv[0][0].shape[2] - (hidden is None)
+        self._length = kv[0][0].shape[2] - (hidden is None and has_root)
         self._kv, self._last = kv, last
         self._n_places, self._positions = 0, list[int]()
         # For each node, the places in the buffer of its path's tokens. A root whose hidden state is known needs none.
@@ -62,12 +70,24 @@ class Tree:
         """The number of nodes, the root included."""
         return len(self._paths)
 
+    @property
+    def root(self) -> tuple[KV, Tensor] | None:
+        """The keys and values of the prefix with its root, and the root's last hidden state; None if no pass here read it."""
+        if self._room is None or not self._paths[ROOT]:
+            return None
+        return crop(self._room.kv, self._length + 1), self._hidden[ROOT]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the root's last hidden state is known."""
+        return len(self._hidden) > 0
+
     def grow(self, rows: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
         """Encode the tokens that the tree lacks, in one pass; return the nodes of each row's tokens.
 
         A row is a node and the tokens after it.
         """
-        begins, tokens = not len(self._hidden), list[int]()
+        begins, tokens = not self.is_read, list[int]()
         first = ROOT if begins else len(self._paths)
         if begins:
             self._paths[ROOT] = (0,)
@@ -79,7 +99,7 @@ class Tree:
 
     def hidden(self, nodes: Sequence[int]) -> Tensor:
         """Return the last hidden states [N, H] of nodes [N]."""
-        if not len(self._hidden):
+        if not self.is_read:
             self.grow([])
         return self._hidden[torch.tensor(nodes, dtype=torch.long, device=self._device)]
 
