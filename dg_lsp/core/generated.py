@@ -12,24 +12,39 @@ from dg_lsp.core import languages, lexing
 from dg_lsp.core.values import Document
 
 _N_CHARS = 4_000
-_BEGIN = r"(?:^\W*|[.!?:,;(—-]\s+)"
-_AUTO = r"(?:auto(?:matically)?|machine)[- ]?"
-# A sentence of at most three words before `generated`. `the generated client` is another file.
+_BEGIN = r"(?:^[^\w\n]*|[.!?:,;(—-]\s+)"
+_AUTO = r"(?:(?:auto(?:matically)?|machine)[- ]?)"
+_IS = r"\W+(?:is|was|has\W+been)\W+"
+_FILE = r"(?:class|code|file|module|source)"
+# At most three words before `generated`. In `the generated client`, `ids are generated`, the sentence is about something else.
 _MADE = (
-    rf"{_BEGIN}\(?(?:[\w-]+[ \t]+){{0,3}}(?<!\bthe[ \t])(?:{_AUTO})?generated\b"
-    r"(?=\W*$|[.!;:,)—-]|\W+(?:automatically|by|code|file|from|using|with)\b)"
+    rf"{_BEGIN}\(?(?:(?!(?:is|are|was|were)\b)[\w-]+[ \t]+){{0,3}}(?:\b(?:it|this|{_FILE}){_IS}(?:{_FILE}\W+)?)?"
+    rf"(?<!\bthe[ \t]){_AUTO}?generated\b"
+    r"(?=\W*$|[.!;:,)—-]|\W+(?:and|automatically|by|code|file|from|source|using|with)\b)"
 )
+_LOST = r"[^.!;]{0,80}\bwill\W+be\W+(?:lost|overwritten|erased)\b"
+_CHANGES = r"\b(?:changes?|edits|modifications)\b"
 _KEPT = (
-    r"\bdo\W+not\W+(?:edit|modify|change)\b"
-    r"(?=\W*$|[\"'.!;:,)*—-]|\W+(?:by\W+hand|directly|manually|or|the\W+class|this|unless)\b)"
+    r"(?:\b(?:do\W+not|don't|not\W+be)\W+(?:edit|modify|change)(?:ed)?\b"
+    rf"(?=\W*$|[\"'.!;:,)*—-]|\W+(?:by\W+hand|directly|manually|or|the\W+class|unless|this(?:\W*$|[.!]|\W+(?:manually|{_FILE})))\b)"
+    rf"|(?:{_CHANGES}|\bthis\b){_LOST})"
+)
+# What made the file, as all of a sentence. A command in quotes or a date often say how a file was begun that is now its user's.
+_MAKER = (
+    r"\W+(?:automatically\W+)?(?:by(?!\W+hand\b|\W+(?:the\s+)?[`'\"]\w+[-\w]*[ ]\w)|from|using|via|with)\b"
+    r"(?!(?:[^.!\n]|[.]\b)*(?:\bon\W+\d|\b(?:is|are|was|were|has|have|must|can)\b))"
 )
 _STATEMENT = re.compile(
-    rf"^\W*@generated\b|<auto-?generated\b|{_BEGIN}this\W+(?:class|code|file)\W+(?:is|was)\W+(?:{_AUTO})?generated\W+(?:by|from)\b"
-    rf"|^\W*{_AUTO}generated\W+by\b|{_BEGIN}this\W+is\W+an?\W+(?:auto-?)?generated\W+file\b"
-    rf"|{_MADE}(?s:.{{0,400}}?){_KEPT}|{_KEPT}(?s:.{{0,400}}?){_MADE}"
-    r"|\b(?:changes|edits)\b[^.!]{0,40}\bthis\W+file\b[^.!]{0,80}\b(?:lost|overwritten)\b",
+    r"^[^\w\n]*(?:[\w.]+[ \t])?@generated\b|<auto-?generated\b"
+    rf"|{_BEGIN}(?:this|the\W+file)(?:\W+{_FILE})?{_IS}{_AUTO}?generated{_MAKER}|^[^\w\n]*{_AUTO}generated\W+by\b"
+    rf"|{_BEGIN}this\W+is\W+an?\W+{_AUTO}?generated\W+file\b"
+    # Not in the middle of a sentence.
+    rf"|(?:(?<![\w,)]\n)^|^(?=[^\w\n]*(?-i:[A-Z]))|[.:]\s)[^\w\n]*(?:an?\W+(?:\w+\W+){{1,2}}|{_FILE}\W+|parser\W+)?(?:generated|made){_MAKER}"
+    rf"|{_MADE}(?s:.{{0,400}}?){_KEPT}|{_KEPT}(?s:.{{0,400}}?){_MADE}|{_CHANGES}[^.!]{{0,40}}\bthis\W+file\b{_LOST}",
     re.MULTILINE | re.IGNORECASE,
 )
+# Of a file that a tool only began.
+_OWN = re.compile(r"(?<!not )(?<!n't )\bedit(?:ed)?\W+(?:it|since)\b", re.IGNORECASE)
 
 
 def line_of(document: Document) -> int:
@@ -43,6 +58,6 @@ def line_of(document: Document) -> int:
         if not is_next:
             start = token.span.start
         end = token.span.end
-        if match := _STATEMENT.search(head, start, end):
+        if (match := _STATEMENT.search(head, start, end)) and not _OWN.search(head, start, end):
             return head.count("\n", 0, match.end()) + 1
     return 0
