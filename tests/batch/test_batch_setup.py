@@ -477,18 +477,9 @@ def test_a_file_that_cannot_be_written_is_reported_before_the_model_is_tried(tmp
     assert completed.stderr == "dg-lsp: /proc/dg-lsp/config.toml can't be written: No such file or directory\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--yes", "fim:nonsense/x"), "names no dialect"),
-        (("--yes", "fim:openai:http://me:pw@host#x"), "must hold no user name or password"),
-        (("--yes", "./nowhere"), "there is no folder"),
-        (("--yes", "  "), "a model needs a name"),
-        (("--yes", "vllm:http://me:secret@127.0.0.1:9"), "must hold no user name or password"),
-    ],
-)
-def test_an_invalid_option_is_refused_in_one_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
-    completed = run(tmp_path, *arguments)
+@pytest.mark.parametrize(("arguments", "sentence"), ROWS["options"])
+def test_an_invalid_option_is_refused_in_one_sentence(tmp_path: Path, arguments: str, sentence: str) -> None:
+    completed = run(tmp_path, *arguments.split(" | "))
     assert (completed.exit_code, completed.stdout) == (2, "")
     assert sentence in completed.stderr
     assert "secret" not in completed.stderr

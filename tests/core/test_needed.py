@@ -49,19 +49,9 @@ def test_other_languages_need_nothing() -> None:
     assert names("func f() int {\n\t⟦⟧\n\treturn x\n}\n", "go") == ()
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("total = count = 0", []),
-        ("total = 0", ["count"]),
-        ("self.total = 0", ["total", "count"]),
-        ("totals, counts = 0, 0", ["total", "count"]),
-        ("def total(count):\n    pass", []),
-        ("", ["total", "count"]),
-    ],
-)
-def test_an_answer_misses_the_names_that_it_does_not_mention(answer: str, expected: list[str]) -> None:
-    assert scope.missing(("total", "count"), answer) == expected
+@pytest.mark.parametrize(("answer", "expected"), ROWS["missing"])
+def test_an_answer_misses_the_names_that_it_does_not_mention(answer: str, expected: str) -> None:
+    assert ", ".join(scope.missing(("total", "count"), answer)) == expected
 
 
 @pytest.mark.parametrize(("drawn", "answer", "expected"), ROWS["starts of lines"])

@@ -37,8 +37,11 @@ from dg_lsp.engine.diffusion.masked import (
 from dg_lsp.engine.model.fit import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.vocabulary import Vocabulary, tokenizer_values
 from dg_lsp.engine.model.weights import checkpoint
+from tests import marked
 from tests.engine import reference_published as reference
 from tests.engine.engine_kit import finish
+
+ROWS = marked.rows(Path(__file__).with_name("published.txt"))
 
 TEXT = "def area(width, height):\n    return width * height\n\n\nclass Point:\n    x = 1\n" * 4
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", extent="block")
@@ -262,16 +265,7 @@ def test_qwen2_model_without_a_mask_token_stays_a_causal_model(tmp_path: Path) -
     assert load_model(str(write(tmp_path, "qwen2", "<other>")), device="cpu").profile.layout == "left"
 
 
-@pytest.mark.parametrize(
-    ("model_type", "sentence"),
-    [
-        ("Dream", "is a Dream model that can't change a gap's length; of these, dg-lsp only uses DreamOn"),
-        (
-            "Fast_dLLM_Qwen",
-            "describes a Fast-dLLM v2 model, which writes from left to right and can't read what follows a hole",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("model_type", "sentence"), ROWS["refused"])
 def test_models_of_the_kind_that_do_not_fill_holes_are_refused(tmp_path: Path, model_type: str, sentence: str) -> None:
     folder = write(tmp_path, model_type, "<|beginoftext|>", "<|mask|>")
     with pytest.raises(LoadError, match=r"a Dream model|a Fast-dLLM v2 model") as refusal:
