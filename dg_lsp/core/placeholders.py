@@ -19,7 +19,9 @@ from dg_lsp.core.syntax import PLACEHOLDERS, Facts
 
 _STATEMENT = r"""(?:pass|\.\.\.|:|(?:todo|unimplemented)!\(.*\)|(?:raise[ ])?NotImplemented(?:Error)?(?:\(.*\))?
     |throw[ ]new[ ](?:\w+\.)*NotImplemented\w*\(.*\)
-    |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["'](?:TODO|not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?"""
+    |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["']TODO\b.*\)
+    |(?:(?:throw|raise|return)[ ])?(?:nil,[ ]|new[ ])?
+        [\w.:\\]+[ ]?\(["'](?:not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?"""
 _FLAGS = re.IGNORECASE | re.VERBOSE | re.MULTILINE
 _LINE = re.compile(_STATEMENT, _FLAGS)
 _DOCSTRING = re.compile(r"""^[ \t]*[rRuU]?(\"{3}|'{3}).*?\1[ \t]*$""", re.MULTILINE | re.DOTALL)

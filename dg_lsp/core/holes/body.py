@@ -25,6 +25,7 @@ SAYS_NOTHING = re.compile(
         auto-?generated\ (?:method|constructor|function)\ stub
       | (?:please\ )?(?:implement|write|fill(?:\ in)?|complete|finish)
         (?:\ (?:this|me|it|here|later|properly|code|body|implementation|the|method|function|class|logic))*
+      | tbd | replace\ (?:this\ )?with\ (?:the\ |your\ |an?\ )?(?:actual|real|own)\ (?:code|implementation|logic)
       | not\ (?:yet\ )?implemented(?:\ yet)? | unimplemented | to\ be\ (?:implemented|written|done)(?:\ later)?
       | (?:(?:add|write|put|insert)\ )?(?:your\ |the\ )?(?:code|implementation|solution|logic|body)(?:\ goes)?\ here
       | (?:existing|remaining|previous|other|rest\ of(?:\ the)?)\ (?:code|implementation|logic|function|method)
