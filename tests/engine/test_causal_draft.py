@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
+from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.engine.engine_kit import finish
 from tests.engine.test_llama import written_to
@@ -95,7 +96,7 @@ def test_the_same_request_gives_the_same_text_and_no_seed_matters(filler: Causal
 
 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])
-def test_a_fill_can_end_after_any_step_and_leaves_nothing_behind(filler: CausalFiller, hole: Hole) -> None:
+def test_a_fill_can_end_after_any_step(filler: CausalFiller, hole: Hole) -> None:
     short = replace(filler.loaded.profile, line_tokens=12, block_tokens=16)  # it is filled once for each of its steps
     filler = CausalFiller(replace(filler.loaded, profile=short))
     n_steps, task = 0, filler.start(request(hole))
@@ -164,6 +165,41 @@ def test_a_token_that_is_typed_needs_no_pass_of_its_own(filler: CausalFiller, pa
     assert passes_run == ["extend"], "the first pass of the draft reads the token"
     finish(task).close()
     assert filler.cache.known(ids[at]) == len(ids[at])
+
+
+def test_a_request_goes_on_where_another_has_read_its_prompt(filler: CausalFiller) -> None:
+    asked = request(LINE, "".join(f"value_{n} = compute({n})\n" for n in range(40)) + PREFIX)
+
+    def scores(task: LocalTask) -> dict[str, float]:
+        return {each.text: each.joint_logp for each in finish(task).proposals()}
+
+    filler.trim()
+    alone = scores(filler.start(asked))
+    filler.trim()
+    waiting = filler.start(asked)
+    assert waiting.step()
+    finish(filler.start(asked)).close()
+    assert scores(waiting) == pytest.approx(alone, abs=1e-3)
+
+
+def test_what_stays_of_a_request_is_no_larger_than_its_tokens(filler: CausalFiller) -> None:
+    filler.trim()
+    finish(filler.start(request(LINE))).close()
+    hidden = filler.cache.last_hidden(filler.inputs(request(LINE)).prompt.ids)
+    assert hidden is not None
+    assert hidden.untyped_storage().nbytes() == hidden.numel() * hidden.element_size()
+
+
+@pytest.mark.parametrize("least", [0.0, 0.3])
+def test_an_answer_without_a_probability_is_read_as_if_it_were_accepted(filler: CausalFiller, least: float) -> None:
+    filler.trim()
+    asked = replace(request(LINE), budget=Budget(candidates=1, least=least))
+    filler.expect(asked)
+    task = finish(filler.start(asked))
+    while filler.foresee() is not None:
+        pass
+    ids = filler.inputs(replace(asked, prefix=PREFIX + task.candidates()[0].texts[0])).prompt.ids
+    assert filler.cache.known(ids) == len(ids)
 
 
 def test_fills_that_take_turns_give_the_texts_that_each_gives_alone(filler: CausalFiller) -> None:

@@ -20,7 +20,7 @@ from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Priority, Problem, 
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, wait_until
 from tests.engine.queue_kit import Clock, Heard, running_engine, submit
-from tests.engine.toy_filler import AcceleratorError, ToyFiller
+from tests.engine.toy_filler import AcceleratorError, ToyFiller, ToyTask
 from tests.patience import PATIENCE_S
 
 
@@ -337,6 +337,29 @@ def test_a_gpu_without_memory_is_not_lost() -> None:
         assert problem.code == "out_of_memory"
         assert submit(engine, {})[1].reason() == "finished"
     assert machine.lost_gpu() == ""
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("error", ["OutOfMemoryError", "AcceleratorError"])
+def test_an_error_while_a_request_is_closed_does_not_end_the_engine(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error of the driver, every further call fails, too."""
+
+    def fails(_task: ToyTask) -> None:
+        raise AcceleratorError("CUDA error: unspecified launch failure")
+
+    devices = list[str]()
+
+    def load(_on_progress: OnProgress) -> ToyFiller:
+        devices.append("cpu" if machine.lost_gpu() else "cuda")
+        return ToyFiller(devices[-1])
+
+    with running_engine(load) as engine:
+        with monkeypatch.context() as patched:
+            patched.setattr(ToyTask, "close", fails)
+            assert submit(engine, {})[1].reason() == "finished"
+            assert isinstance(submit(engine, {"raise": error})[1].last(), Problem)
+        assert submit(engine, {})[1].reason() == "finished"
+    assert devices == ["cuda", "cpu"] if error == "AcceleratorError" else ["cuda"]
 
 
 def test_caches_are_dropped_when_memory_runs_out() -> None:

@@ -260,7 +260,7 @@ class Generation:
         hidden = prefixes.cache.last_hidden(prompt_ids)
         ids = prompt_ids[:-1] if but_last and hidden is None and len(prompt_ids) > 1 else prompt_ids
         n_encoded, kv = prefixes.cache.longest(ids)
-        timing.prefix_tokens += len(ids)
+        timing.prefix_tokens += len(prompt_ids)
         timing.reused_tokens += n_encoded
         while n_encoded < len(ids):
             n_chunk = min(prefixes.at_once(PREFILL_CHUNK), len(ids) - n_encoded)
@@ -268,7 +268,8 @@ class Generation:
                 n_encoded, kv = prefixes.encode(ids, n_encoded, kv, n_chunk)
             yield
         assert kv is not None
-        hidden, has_root = prefixes.cache.last_hidden(prompt_ids), len(ids) == len(prompt_ids)
+        has_root = len(ids) == len(prompt_ids)
+        hidden = prefixes.cache.last_hidden(prompt_ids) if has_root else None
         self.tree = Tree(passes, kv, prompt_ids[-1], hidden, has_root=has_root, buffers=passes.buffers)
         return kv
 

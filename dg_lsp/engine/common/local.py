@@ -92,7 +92,8 @@ class LocalTask(HoleTask):
         timing.switch("score")
         answers = yield from generation.ranked()
         # An answer that is less likely than those shown will not be accepted.
-        if answers and (confidence.probability(answers[0].confidence) or 0.0) >= request.budget.least:
+        chance = confidence.probability(answers[0].confidence) if answers else None
+        if answers and (chance is None or chance >= request.budget.least):
             self._filler.expect(request, accepted=answers[0].texts[0])
         return answers
 

@@ -95,10 +95,10 @@ class Vocabulary:
         """Return the number of characters that start in each id's bytes. Their sum is the length of the whole text."""
         return tuple(sum(byte & 0xC0 != 0x80 for byte in self.pieces[token]) for token in ids)
 
-    def n_tokens(self, ids: Iterable[int], n_bytes: int) -> int:
+    def n_tokens(self, ids: Sequence[int], n_bytes: int) -> int:
         """Return the number of tokens that the first `n_bytes` bytes of the ids' text come from."""
-        ends = accumulate((len(self.pieces[token]) for token in ids), initial=0)
-        return sum(end < n_bytes for end in ends)
+        starts = accumulate((len(self.pieces[token]) for token in ids), initial=0)
+        return sum(start < n_bytes for start, _ in zip(starts, ids, strict=False))
 
     def id(self, token: str) -> int | None:
         return self.tokenizer.token_to_id(token)

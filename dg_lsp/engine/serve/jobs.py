@@ -321,7 +321,10 @@ def _end(job: Job, last: Event) -> None:
     job.emit(last)
     task, job.task = job.task, None
     if task is not None:
-        task.close()  # last, because this may take a while
+        try:
+            task.close()  # last, because this may take a while
+        except Exception as error:  # the request is over; what failed was only keeping what a later one can use
+            log.warning("could not close a request", exc_info=error)
 
 
 class Worker:

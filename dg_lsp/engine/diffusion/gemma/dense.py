@@ -1,8 +1,7 @@
 """Load the embedded model from its safetensors file, without transformers, whose import takes seconds.
 
-The file's names say which modules there are: those of the library's model that `passes` uses. What no weight says is added, as
-far as this checkpoint needs it. The library loads every other checkpoint. A test checks that both have equal weights and equal
-passes.
+`Dense` has the names and the structure of the library's model that `passes` uses, as far as this checkpoint needs them. The
+library loads every other checkpoint. A test checks that both have equal weights and equal passes.
 """
 
 from __future__ import annotations
@@ -13,69 +12,92 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 SOFTCAP = 30.0  # the default of the configuration
 # Weights that the library's class always has, but that a dense model does not use.
 UNUSED = ("vision", "experts", "router", "feedforward_layernorm_2")
+NORMS = (  # of a layer
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+    "post_feedforward_layernorm_1",
+)  # fmt: skip
 
 
-def load_dense(folder: Path, dtype: torch.dtype) -> Any:
+def load_dense(folder: Path, dtype: torch.dtype) -> Dense:
     """Return the model in the embedded model's folder. Raises the errors of reading a broken file."""
     from safetensors.torch import load_file
 
-    values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    model = nn.Module()
-    for name, tensor in load_file(folder / WEIGHTS).items():
-        if not any(part in name for part in UNUSED):
-            _add(model, name, tensor.to(dtype), values["text_config"]["rms_norm_eps"])
-    return _completed(model, values).eval()
+    with torch.device("meta"):
+        model = Dense(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    stored = load_file(folder / WEIGHTS)
+    used = {name: tensor.to(dtype) for name, tensor in stored.items() if not any(part in name for part in UNUSED)}
+    model.load_state_dict(used, assign=True)
+    return model.tied().requires_grad_(False).eval()
 
 
 class Norm(nn.Module):
     """The weights of an RMS norm. `passes` computes the norm."""
 
-    def __init__(self, eps: float, weight: nn.Parameter | None = None) -> None:
+    def __init__(self, size: int, eps: float, *, with_scale: bool = True) -> None:
         super().__init__()
-        self.eps, self.with_scale = eps, weight is not None
-        if weight is not None:
-            self.weight = weight
+        self.eps, self.with_scale = eps, with_scale
+        if with_scale:
+            self.weight = nn.Parameter(torch.empty(size))
 
 
-class Embedding(nn.Module):
+class Embedding(nn.Embedding):
     """Embeddings that are multiplied by the square root of their size."""
 
-    def __init__(self, weight: nn.Parameter) -> None:
-        super().__init__()
-        self.weight, self.embed_scale = weight, torch.tensor(weight.shape[1] ** 0.5)
+    def __init__(self, n_tokens: int, size: int) -> None:
+        super().__init__(n_tokens, size)
+        self.embed_scale: Tensor = torch.tensor(size**0.5, device="cpu")
+
+    def reset_parameters(self) -> None:
+        """Do nothing: initialising on the meta device would import torch's compiler, which takes seconds."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weight) * self.embed_scale.to(self.weight.dtype)
+        return super().forward(ids) * self.embed_scale.to(self.weight.dtype)
 
 
-def _linear(weight: nn.Parameter) -> nn.Linear:
-    linear = nn.Linear(1, 1, bias=False, device="meta")
-    linear.weight = weight
-    return linear
+def _modules(**parts: Any) -> Any:
+    module = nn.Module()
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module
 
 
-def _add(module: nn.Module, name: str, value: Tensor, eps: float) -> None:
-    """Add a weight or a layer's scalar under its name, with the modules that lead to it."""
-    *path, last = name.split(".")
-    own = path.pop() if last == "weight" else ""
-    for part in path:
-        if not hasattr(module, part):
-            module.add_module(part, nn.ModuleList() if part == "layers" else nn.Module())
-        module = module.get_submodule(part)
-    weight = nn.Parameter(value, requires_grad=False)
-    if not own:
-        module.register_buffer(last, value)
-    elif own.endswith("_proj"):
-        module.add_module(own, _linear(weight))
-    else:
-        module.add_module(own, Embedding(weight) if own == "embed_tokens" else Norm(eps, weight))
+def _linear(n_inputs: int, n_outputs: int) -> nn.Linear:
+    return nn.Linear(n_inputs, n_outputs, bias=False)
+
+
+def _feed_forward(hidden: int, inner: int) -> dict[str, nn.Module]:
+    return {"gate_proj": _linear(hidden, inner), "up_proj": _linear(hidden, inner), "down_proj": _linear(inner, hidden)}
+
+
+def _scalars(**parts: Any) -> Any:
+    """Return a layer with these parts, and its own scalar. The encoder's shares all but that with the decoder's."""
+    layer = _modules(**parts)
+    layer.register_buffer("layer_scalar", torch.empty(1))
+    return layer
+
+
+def _layer(text: dict[str, Any], kind: str) -> Any:
+    """Return one layer, with a disabled expert branch. Only sliding layers have a value projection."""
+    hidden, eps, size = text["hidden_size"], text["rms_norm_eps"], text["head_dim"]
+    heads, n_kv = text["num_attention_heads"], text["num_key_value_heads"]
+    attention = _modules(
+        q_proj=_linear(hidden, heads * size), k_proj=_linear(hidden, n_kv * size), o_proj=_linear(heads * size, hidden),
+        v_proj=_linear(hidden, n_kv * size) if kind == "sliding_attention" else None,
+        q_norm=Norm(size, eps), k_norm=Norm(size, eps), v_norm=Norm(size, eps, with_scale=False),
+        head_dim=size, num_key_value_groups=heads // n_kv, scaling=1.0,
+    )  # fmt: skip
+    return _scalars(
+        self_attn=attention,
+        mlp=_modules(**_feed_forward(hidden, text["intermediate_size"])),
+        **{name: Norm(hidden, eps) for name in NORMS},
+        post_feedforward_layernorm_2=SimpleNamespace(weight=torch.zeros(1, device="cpu")),
+    )
 
 
 class Rotary:
@@ -90,28 +112,47 @@ class Rotary:
         return both.cos().to(like.dtype), both.sin().to(like.dtype)
 
 
-def _completed(model: Any, values: dict[str, Any]) -> Any:
-    """Return the model with what `passes` uses besides the stored weights; the encoder shares all but its layers' scalars."""
-    text = values["text_config"]
-    model.config = SimpleNamespace(text_config=SimpleNamespace(**text), to_dict=lambda: values)
-    model.final_logit_softcapping = SOFTCAP
-    decoder, encoder, eps = model.model.decoder, model.model.encoder.language_model, text["rms_norm_eps"]
-    decoder.rotary_emb, decoder.self_conditioning.post_norm = Rotary(text), Norm(eps)
-    for own, shared in zip(encoder.layers, decoder.layers, strict=True):
-        attention = shared.self_attn
-        attention.v_norm, attention.head_dim, attention.scaling = Norm(eps), text["head_dim"], 1.0
-        attention.num_key_value_groups = text["num_attention_heads"] // text["num_key_value_heads"]
-        attention.v_proj = getattr(attention, "v_proj", None)  # only sliding layers have one
-        for name, module in shared.named_children():
-            setattr(own, name, module)
-        own.post_feedforward_layernorm_2 = shared.post_feedforward_layernorm_2 = SimpleNamespace(weight=torch.zeros(1))
-    encoder.embed_tokens, encoder.norm, encoder.rotary_emb = decoder.embed_tokens, decoder.norm, decoder.rotary_emb
-    model.lm_head = _linear(decoder.embed_tokens.weight)
-    return model
+def _decoder(text: dict[str, Any]) -> Any:
+    hidden, eps = text["hidden_size"], text["rms_norm_eps"]
+    conditioning = {"pre_norm": Norm(hidden, eps), "post_norm": Norm(hidden, eps, with_scale=False)}
+    return _modules(
+        embed_tokens=Embedding(text["vocab_size"], hidden),
+        layers=nn.ModuleList([_layer(text, kind) for kind in text["layer_types"]]),
+        norm=Norm(hidden, eps),
+        self_conditioning=_modules(**_feed_forward(hidden, text["intermediate_size"]), **conditioning),
+        rotary_emb=Rotary(text),
+    )
+
+
+class Dense(nn.Module):
+    """A model with the library's names for the weights that `passes` uses."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__()
+        text = values["text_config"]
+        # The attributes of the library's configuration that `passes` uses.
+        self.config = SimpleNamespace(text_config=SimpleNamespace(**text), to_dict=lambda: values)
+        self.final_logit_softcapping = SOFTCAP
+        encoder = _modules(layers=nn.ModuleList([_scalars() for _ in text["layer_types"]]))
+        self.model: Any = _modules(decoder=_decoder(text), encoder=_modules(language_model=encoder))
+
+    def tied(self) -> Dense:
+        """Give the encoder and the output head the decoder's weights, which they share; return the model."""
+        decoder: Any = self.model.decoder
+        encoder: Any = self.model.get_submodule("encoder.language_model")
+        for own, shared in zip(encoder.layers, decoder.layers, strict=True):
+            for name, module in shared.named_children():
+                setattr(own, name, module)
+            own.post_feedforward_layernorm_2 = shared.post_feedforward_layernorm_2
+        encoder.embed_tokens, encoder.norm, encoder.rotary_emb = decoder.embed_tokens, decoder.norm, decoder.rotary_emb
+        self.lm_head = nn.Linear(1, 1, bias=False, device="meta")
+        self.lm_head.weight = decoder.embed_tokens.weight
+        return self
 
 
 def _frequencies(size: int, rope: dict[str, Any]) -> Tensor:
     """Return the frequency of each pair of a head's numbers, of which the first ones turn."""
     n_turned = int(rope.get("partial_rotary_factor", 1.0) * size // 2)
-    turned = 1.0 / (rope["rope_theta"] ** (torch.arange(0, 2 * n_turned, 2).float() / size))
-    return torch.cat([turned, torch.zeros(size // 2 - n_turned)])
+    with torch.device("cpu"):
+        turned = 1.0 / (rope["rope_theta"] ** (torch.arange(0, 2 * n_turned, 2).float() / size))
+        return torch.cat([turned, torch.zeros(size // 2 - n_turned)])
