@@ -287,12 +287,7 @@ def _offers_at(kind: str, url: str) -> list[Offer]:
             shown = {name: client.send(Call("/api/show", {"model": name})) for name in names}
             ended = wait(shown.values(), PATIENCE_S).done
             answers = {name: outcome_of(future) for name, future in shown.items() if future in ended}
-            usable = [
-                name
-                for name, said in answers.items()
-                if isinstance(said, Fields) and "insert" in said.texts("capabilities", ())
-            ]
-            return [served(kind, url, name, sizes[name]) for name in usable]
+            return [served(kind, url, name, sizes[name]) for name, said in answers.items() if _inserts(said)]
         # It has one model, whose name may be a path.
         entries = _objects(client, "/v1/models", "data")
         names = [each.text("id").rpartition("/")[2] for each in entries if each.text("owned_by") == "llamacpp"]
@@ -301,6 +296,14 @@ def _offers_at(kind: str, url: str) -> list[Offer]:
         return []
     finally:
         client.close()
+
+
+def _inserts(said: Fields | Exception) -> bool:
+    """Return whether a model's answer says that it fills in the middle; False for one that can't be read."""
+    try:
+        return isinstance(said, Fields) and "insert" in said.texts("capabilities", ())
+    except WireError:
+        return False
 
 
 def _objects(client: ServerClient, path: str, name: str) -> tuple[Fields, ...]:

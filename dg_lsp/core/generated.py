@@ -38,11 +38,14 @@ _STATEMENT = re.compile(
     r"^[^\w\n]*(?:[\w.]+[ \t])?@generated\b|<auto-?generated\b"
     rf"|{_BEGIN}(?:this|the\W+file)(?:\W+{_FILE})?{_IS}{_AUTO}?generated{_MAKER}|^[^\w\n]*{_AUTO}generated\W+by\b"
     rf"|{_BEGIN}this\W+is\W+an?\W+{_AUTO}?generated\W+file\b"
-    # Not in the middle of a sentence.
-    rf"|(?:(?<![\w,)]\n)^|^(?=[^\w\n]*(?-i:[A-Z]))|[.:]\s)[^\w\n]*(?:an?\W+(?:\w+\W+){{1,2}}|{_FILE}\W+|parser\W+)?(?:generated|made){_MAKER}"
+    # Not in the middle of a sentence. Without a noun, it is about the file only `first`, before all code.
+    rf"|(?:(?<![\w,)]\n)^|^(?=[^\w\n]*(?-i:[A-Z]))|[.:]\s)[^\w\n]*"
+    rf"(?:an?\W+(?:\w+\W+){{1,2}}(?:generated|made)|(?:{_FILE}|parser)\W+generated|(?P<first>generated)){_MAKER}"
     rf"|{_MADE}(?s:.{{0,400}}?){_KEPT}|{_KEPT}(?s:.{{0,400}}?){_MADE}|{_CHANGES}[^.!]{{0,40}}\bthis\W+file\b{_LOST}",
     re.MULTILINE | re.IGNORECASE,
 )
+# What stands before the first comment.
+_FIRST_CODE = re.compile(r"\s*(?:<\?.*|package[ ].*)?\s*")
 # Of a file that a tool only began.
 _OWN = re.compile(r"(?<!not )(?<!n't )\bedit(?:ed)?\W+(?:it|since)\b", re.IGNORECASE)
 
@@ -51,13 +54,15 @@ def line_of(document: Document) -> int:
     """Return the line, from 1, in which a file says that it is generated; 0 if it does not."""
     head, lexer = document.text[:_N_CHARS], languages.lexer(document)
     start = end = 0
+    has_code = False
     for token in lexing.tokens(head, lexer) if lexer else ():
         is_next = not head[end : token.span.start].strip("\ufeff \t\r\n")
         if token.kind != "comment" and not (is_next and not start):
             continue  # a string, which is a docstring only before all code
         if not is_next:
-            start = token.span.start
+            has_code, start = not _FIRST_CODE.fullmatch(head[: token.span.start]), token.span.start
         end = token.span.end
-        if (match := _STATEMENT.search(head, start, end)) and not _OWN.search(head, start, end):
+        match = _STATEMENT.search(head, start, end)
+        if match and not (match["first"] and has_code) and not _OWN.search(head, start, end):
             return head.count("\n", 0, match.end()) + 1
     return 0

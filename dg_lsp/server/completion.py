@@ -19,7 +19,7 @@ from functools import partial
 
 from dg_lsp.client.engine import EngineClient
 from dg_lsp.client.port import EngineError
-from dg_lsp.core import confidence, holes, positions
+from dg_lsp.core import confidence, holes, languages, positions
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Calibrated, Document, Hole, Ranked, Span
 from dg_lsp.infill import pipeline
@@ -177,7 +177,9 @@ class Completer:
         return visible(suggestions, partial(self._is_unwanted, now), now.settings, automatic=request.automatic)
 
     def _is_unwanted(self, now: Snapshot, suggestion: Suggestion) -> bool:
-        return self._unwanted.holds(now.base.uri, now.document.text, now.offset, suggestion.text, self._clock())
+        document, language = now.document, languages.get(now.document.language)
+        keywords = languages.words(language) if language is not None else frozenset[str]()
+        return self._unwanted.holds(now.base.uri, document.text, now.offset, suggestion.text, self._clock(), keywords)
 
     def _is_enough(self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]) -> bool:
         """Return whether no further candidates are needed: not all of these were rejected or removed by the user."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from statistics import median_high
 from typing import TYPE_CHECKING, Literal
@@ -132,6 +132,9 @@ def scope_at(document: Document, syntax: Syntax | None, offset: int) -> Scope:
         return "code"
     name, begin = syntax.language.name, min((start for start in errors if start > far), default=offset)
     outermost = min(around, key=lambda node: node.start_byte, default=None)
+    # Within something open, a quoted word that ends at the cursor is a part of that.
+    if outermost is not None and syntax.span(outermost).end == offset and begin <= syntax.span(outermost).start:
+        outermost = None
     if outermost is not None:
         begin = syntax.span(outermost).start
         if any(node.type == "token_tree" for node in ancestors(outermost)):
@@ -386,12 +389,14 @@ class Unwanted:
         if removed or end > start:
             self._removal = removal if end == start else None
 
-    def holds(self, uri: str, text: str, offset: int, suggestion: str, now_s: float) -> bool:
+    def holds(
+        self, uri: str, text: str, offset: int, suggestion: str, now_s: float, keywords: Collection[str] = frozenset()
+    ) -> bool:
         """Return whether this suggestion, or the rest of it after some of its tokens were typed, was rejected or removed here.
 
         Who has typed many of them wants the rest. The beginning of such a text counts too. A text that begins with all of it
         counts if that is some tokens or most of it, or ends with a name that is whole there: who removes `(` or `x` has said
-        nothing about the arguments, or about `x.y`.
+        nothing about the arguments, or about `x.y`. The same is true of `keywords`.
         """
         tokens = _tokens(suggestion)
         for item in self._items:
@@ -399,7 +404,8 @@ class Unwanted:
                 n, n_tokens = min(len(left), len(tokens)), len(_tokens(item.text))
                 is_wanted = n_tokens - len(left) >= WANTED_TOKENS
                 is_telling = n_tokens >= TELLING_TOKENS or 2 * len("".join(left)) > len("".join(tokens))
-                is_telling |= re.match(r"\w", left[-1]) is not None and not _CONTINUES.match("".join(tokens[n : n + 2]))
+                is_name = re.match(r"\w", left[-1]) is not None and left[-1] not in keywords
+                is_telling |= is_name and not _CONTINUES.match("".join(tokens[n : n + 2]))
                 if n and left[:n] == tokens[:n] and is_telling and not is_wanted:
                     return True
         return False
