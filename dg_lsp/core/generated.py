@@ -53,16 +53,19 @@ _OWN = re.compile(r"(?<!not )(?<!n't )\bedit(?:ed)?\W+(?:it|since)\b", re.IGNORE
 def line_of(document: Document) -> int:
     """Return the line, from 1, in which a file says that it is generated; 0 if it does not."""
     head, lexer = document.text[:_N_CHARS], languages.lexer(document)
-    start = end = 0
-    has_code = False
+    runs = [
+        (0, 0)
+    ]  # comments with nothing between them, the first also with a string, which is a docstring only before all code
     for token in lexing.tokens(head, lexer) if lexer else ():
+        start, end = runs[-1]
         is_next = not head[end : token.span.start].strip("\ufeff \t\r\n")
-        if token.kind != "comment" and not (is_next and not start):
-            continue  # a string, which is a docstring only before all code
-        if not is_next:
-            has_code, start = not _FIRST_CODE.fullmatch(head[: token.span.start]), token.span.start
-        end = token.span.end
-        match = _STATEMENT.search(head, start, end)
-        if match and not (match["first"] and has_code) and not _OWN.search(head, start, end):
+        if is_next and (token.kind == "comment" or not start):
+            runs[-1] = start, token.span.end
+        elif token.kind == "comment":
+            runs.append((token.span.start, token.span.end))
+    for start, end in runs:
+        has_code = not _FIRST_CODE.fullmatch(head[:start])
+        found = (match for match in _STATEMENT.finditer(head, start, end) if not (match["first"] and has_code))
+        if (match := next(found, None)) and not _OWN.search(head, start, end):
             return head.count("\n", 0, match.end()) + 1
     return 0

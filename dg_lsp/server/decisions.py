@@ -122,28 +122,28 @@ def scope_at(document: Document, syntax: Syntax | None, offset: int) -> Scope:
         is_line = syntax.text.startswith(syntax.language.line_comments, span.start)
         if span.start < offset and (offset < span.end or (is_line and offset == span.end)):
             return "comment"
-    literals = (node for name in ("string", "docstring", "unparsed") for node in facts.all(name))
-    around = [node for node in literals if (span := syntax.span(node)).start < offset <= span.end]
     # The parser reports an unterminated string or comment as an error, so scan from there. If the error began far above, only
     # what began in this line is likely to be open.
     far, lines = offset - OPEN_CHARS, syntax.lines
     errors = [error.start for error in syntax.errors if error.start < offset and far < max(error.start, error.end)]
-    if not (around or errors):
-        return "code"
     name, begin = syntax.language.name, min((start for start in errors if start > far), default=offset)
-    outermost = min(around, key=lambda node: node.start_byte, default=None)
+    literals = ((node, syntax.span(node)) for name in ("string", "docstring", "unparsed") for node in facts.all(name))
     # Within something open, a quoted word that ends at the cursor is a part of that.
-    if outermost is not None and syntax.span(outermost).end == offset and begin <= syntax.span(outermost).start:
-        outermost = None
-    if outermost is not None:
+    around = [node for node, span in literals if span.start < offset <= span.end and (offset < span.end or span.start < begin)]
+    outermost = min(around, key=lambda node: node.start_byte, default=None)
+    if outermost is None:
+        if not errors:
+            return "code"
+        start = lines.start(lines.at(begin))
+    else:
         begin = syntax.span(outermost).start
+        # The delimiter of a here document is before its text.
+        is_behind = "heredoc" in outermost.type
+        start = lines.start(lines.at(max(begin - is_behind, 0)))
+        if not is_behind and not any(start <= error < begin for error in errors):
+            start = begin
         if any(node.type == "token_tree" for node in ancestors(outermost)):
             name = f"{name} macro"
-        # The delimiter of a here document is before its text.
-        begin -= "heredoc" in outermost.type and begin > 0
-    start = lines.start(lines.at(begin))
-    if outermost is not None and "heredoc" not in outermost.type and not any(start <= error < begin for error in errors):
-        start = begin
     lexer = lexing.named(f"cursor:{name}", syntax.language.name)
     kind = lexing.kind_at(syntax.text, offset, lexer, start)
     return "code" if kind == "verbatim" else kind
