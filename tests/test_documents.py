@@ -44,7 +44,7 @@ RUN = (
     ("dg-lsp engine start --port 0", "", (0,)),
     ("dg-lsp engine stop --now", "", (0,)),
     ("dg-lsp engine stop --now --all", "", (0,)),
-    ("python tests/benchmarks/everyday.py MODEL", f"{sys.executable} {ROOT}/tests/benchmarks/everyday.py copy", (0,)),
+    ("python benchmarks/everyday.py MODEL", f"{sys.executable} {ROOT}/benchmarks/everyday.py copy", (0,)),
 )
 # Run by other tests.
 TESTED = {"pytest tests/engine/test_chat_servers.py": "tests/engine/test_chat_servers.py", "make test": "all of them"}

@@ -96,7 +96,7 @@ def test_scripts_can_be_run() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["everyday", "positions"])
 def test_a_benchmark_with_arguments_explains_them(name: str) -> None:
-    script = ROOT / "tests" / "benchmarks" / f"{name}.py"
+    script = ROOT / "benchmarks" / f"{name}.py"
     process = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     assert process.stdout.startswith(f"usage: {name}.py [-h]")

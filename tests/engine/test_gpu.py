@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import stages
 from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
@@ -23,7 +24,6 @@ from dg_lsp.engine.model.fit import llama_sizes
 from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
-from tests.benchmarks import stages
 from tests.engine.test_llama import checkpoint
 
 pytestmark = [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu_causal import SIZES
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common import loading
@@ -17,7 +18,6 @@ from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import LlamaSizes, Machine, machine
 from dg_lsp.wire import laptop
-from tests.benchmarks.gpu_causal import SIZES
 from tests.engine.test_llama import written_to
 
 GB = 10**9

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from benchmarks import gpu_causal
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller, CausalLlama
@@ -30,7 +31,6 @@ from dg_lsp.engine.model.gpu import PLAIN
 from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import MAX_BUFFERS, ROWS, STEP, WARM_UPS, Buffers, Recorder, StepGraph, WarmUps, Work
 from dg_lsp.engine.model.tree import ROOT, Tree
-from tests.benchmarks import gpu_causal
 from tests.engine.engine_kit import finish
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
 from tests.engine.test_llama import KINDS, checkpoint, ids_of, passes_of

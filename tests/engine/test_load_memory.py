@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks import stages
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.diffusion.gemma import quantised, weights
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.weights.fetch import Meter
-from tests.benchmarks import stages
 from tests.engine import real_geometry
 
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 128, "vocab_size": 420, "num_experts": 16}

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import candidates, on_gpu, pack
+from benchmarks.on_gpu import Part
 from dg_lsp.core.values import InfillRequest
-from tests.benchmarks import candidates, on_gpu, pack
-from tests.benchmarks.on_gpu import Part
 
 
 @pytest.mark.e2e

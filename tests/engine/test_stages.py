@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.benchmarks import stages
+from benchmarks import stages
 
 
 @pytest.mark.slow

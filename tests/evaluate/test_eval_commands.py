@@ -1,4 +1,4 @@
-"""`tests/benchmarks/evaluate.py`, from its command line to its output."""
+"""`benchmarks/evaluate.py`, from its command line to its output."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import evaluate, scores
+from benchmarks.sandbox import protection
 from dg_lsp.evaluate import tasks
 from tests import marked
-from tests.benchmarks import evaluate, scores
-from tests.benchmarks.sandbox import protection
 from tests.evaluate.scripted import PROGRAMS
 from tests.evaluate.test_eval_make import GO, PYTHON
 

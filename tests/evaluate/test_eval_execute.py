@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from benchmarks import sandbox
 from dg_lsp.evaluate.tasks import Task
-from tests.benchmarks import sandbox
 from tests.evaluate.scripted import PROGRAMS
 from tests.patience import PATIENCE_S
 

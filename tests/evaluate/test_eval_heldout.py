@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import evaluate, scores
+from benchmarks.evaluate import Setup
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.values import Calibrated, Candidate
 from dg_lsp.evaluate import answers, make, tasks
-from tests.benchmarks import evaluate, scores
-from tests.benchmarks.evaluate import Setup
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "eval"
 SHIPPED = Path(str(resources.files("dg_lsp.models"))) / "embedded" / "config.json"
 RESULTS = FOLDER / "heldout.csv"
 N_AGAIN = 20
 COMMAND = (
-    "if answers were meant to change: python tests/benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --baseline copy "
+    "if answers were meant to change: python benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --baseline copy "
     "--workers 2 --threads 1 --dtype float32 --csv fixtures/eval/heldout.csv"
 )
 

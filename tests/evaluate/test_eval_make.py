@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import scores
 from dg_lsp.core import languages
 from dg_lsp.evaluate import make, tasks
 from dg_lsp.evaluate.tasks import EvalError, Task
-from tests.benchmarks import scores
 
 PYTHON = '''\
 # Copyright 2020 Someone

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import evaluate
+from benchmarks.evaluate import Setup
 from dg_lsp.evaluate import answers
 from dg_lsp.evaluate.answers import Answer, InProcess
 from dg_lsp.evaluate.tasks import EvalError, Task
-from tests.benchmarks import evaluate
-from tests.benchmarks.evaluate import Setup
 from tests.evaluate.scripted import PROGRAMS, RefusingFiller, ScriptedFiller, drawn
 
 LINE = drawn(

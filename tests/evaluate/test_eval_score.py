@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import scores
+from benchmarks.scores import Keys, ResultRow, Trade
 from dg_lsp.evaluate import answers
 from dg_lsp.evaluate.answers import Measure
 from tests import marked
-from tests.benchmarks import scores
-from tests.benchmarks.scores import Keys, ResultRow, Trade
 
 ROWS = marked.rows(Path(__file__).with_name("score.txt"))
 

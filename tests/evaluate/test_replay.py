@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import commits, replay, replay_table
-from tests.benchmarks.commits import Hole, Mirrors, Position
+from benchmarks import commits, replay, replay_table
+from benchmarks.commits import Hole, Mirrors, Position
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import sandbox
 from dg_lsp.evaluate.tasks import EvalError
-from tests.benchmarks import sandbox
 from tests.engine.engine_kit import wait_until
 from tests.patience import PATIENCE_S
 

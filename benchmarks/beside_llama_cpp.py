@@ -1,7 +1,7 @@
 """Compare the engine with llama.cpp on the same weights and holes: right answers and time, in turns.
 
-    python tests/benchmarks/beside_llama_cpp.py run OUT --server FILE --gguf FILE [--limit N] [--mirror DIR]
-    python tests/benchmarks/beside_llama_cpp.py table OUT…
+    python benchmarks/beside_llama_cpp.py run OUT --server FILE --gguf FILE [--limit N] [--mirror DIR]
+    python benchmarks/beside_llama_cpp.py table OUT…
 
 `--server` is llama.cpp's `llama-server`, built for this machine without AMX, whose products ended with an illegal instruction
 on a Xeon that has it. `--gguf` is the file that Qwen's weights are converted from. Each hole is asked twice of both: without
@@ -32,8 +32,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import commits, everyday
+from benchmarks.commits import Mirrors
 from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
 from dg_lsp.core import languages, syntax
 from dg_lsp.core.values import Budget
@@ -43,11 +45,9 @@ from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from dg_lsp.wire.messages import Done
-from tests.benchmarks import commits, everyday
-from tests.benchmarks.commits import Mirrors
 from tests.processes import processor_ms
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 MODEL = "qwen2.5-coder-0.5b"
 OWN_WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
 # What llama.vim sends (autoload/llama.vim of 2026-01), but for the temperature, which makes it greedy.

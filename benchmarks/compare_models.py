@@ -1,8 +1,8 @@
 """Compare the answers of two models, or of two methods, hole by hole.
 
-    python tests/benchmarks/evaluate.py TASKS --model OLD --csv old/heldout.csv     (the same for each evaluation and for NEW)
-    python tests/benchmarks/compare_models.py old new
-    python tests/benchmarks/compare_models.py old new --method copy full
+    python benchmarks/evaluate.py TASKS --model OLD --csv old/heldout.csv     (the same for each evaluation and for NEW)
+    python benchmarks/compare_models.py old new
+    python benchmarks/compare_models.py old new --method copy full
 
 OLD and NEW are folders of files that `evaluate.py --csv` wrote, with the same names in both. Prints the share of exact
 answers for each evaluation and each kind of hole, and the difference with a 95 % bootstrap interval over holes; the last line
@@ -17,10 +17,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.benchmarks import scores
-from tests.benchmarks.scores import ResultRow
+from benchmarks import scores
+from benchmarks.scores import ResultRow
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Measure how many emptied bodies of a project come back working, with its own tests as the check.
 
-    python tests/benchmarks/batch_bodies.py SOURCE --bodies 60 --rounds 1,4,16,4+2 --check 'python -m pytest -q'
+    python benchmarks/batch_bodies.py SOURCE --bodies 60 --rounds 1,4,16,4+2 --check 'python -m pytest -q'
 
 SOURCE is an unpacked source distribution with its tests, which the model has not seen. It is copied; functions with a
 docstring are chosen by seed and emptied. Prints a table by kind, length and candidates.

@@ -1,4 +1,4 @@
-"""Test and measure dg-lsp on a GPU in ten minutes: python tests/benchmarks/on_gpu.py [--parts tests,causal] [--model FOLDER]
+"""Test and measure dg-lsp on a GPU in ten minutes: python benchmarks/on_gpu.py [--parts tests,causal] [--model FOLDER]
 
 The parts, what matters most first: `tests` for correctness; `causal`, passes of laptop models; `full`, all stages of the 26B
 model with random weights; `fills`, the product with the model of --model or the embedded one; `same`, 200 fills there and on
@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.benchmarks import pack  # noqa: E402
+from benchmarks import pack  # noqa: E402
 
 HELD_OUT = "fixtures/eval/heldout.jsonl.gz"
 SHOWN = ("exact_match", "first_line_match", "parse_rate", "edit_similarity", "ms_p50", "ms_p95")
@@ -60,17 +60,17 @@ def parts(device: str, model: str, *, is_small: bool) -> list[Part]:
     causal = ("--device", device, *(["--small"] if is_small else []))
     limit = "3" if is_small else "60"
     fills = (
-        "tests/benchmarks/evaluate.py", HELD_OUT, "--device", device, "--limit", limit, "--json",
+        "benchmarks/evaluate.py", HELD_OUT, "--device", device, "--limit", limit, "--json",
         *(["--model", model] if model else []),
     )  # fmt: skip
-    same = ("tests/benchmarks/candidates.py", HELD_OUT, model or "embedded", device, "3" if is_small else "200")
+    same = ("benchmarks/candidates.py", HELD_OUT, model or "embedded", device, "3" if is_small else "200")
     return [
         Part("tests", (*python, *pytest, *tests), 90),
-        Part("causal", (*python, "tests/benchmarks/gpu_causal.py", *causal), 60),
-        Part("full", (*python, "tests/benchmarks/stages.py", size, device, "0", "wide"), 120),
+        Part("causal", (*python, "benchmarks/gpu_causal.py", *causal), 60),
+        Part("full", (*python, "benchmarks/stages.py", size, device, "0", "wide"), 120),
         Part("fills", (*python, *fills), 60),
         Part("same", (*python, *same), 100),
-        Part("full8", (*python, "tests/benchmarks/stages.py", size, device, "0", "fp8"), 90),
+        Part("full8", (*python, "benchmarks/stages.py", size, device, "0", "fp8"), 90),
     ]
 
 

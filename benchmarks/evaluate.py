@@ -1,8 +1,8 @@
 """Measure how good a model's fills are, with 95 % intervals, on the path of an editor's request.
 
-    python tests/benchmarks/evaluate.py FILE [--model M] [--baseline copy] [--limit N] [--threads 1] [--json] [--csv OUT]
-    python tests/benchmarks/evaluate.py FILE --model M --execute         (runs the programs with their tests, in bubblewrap)
-    python tests/benchmarks/evaluate.py --make DIR --out FILE [--n N]    (only cuts tasks from source files)
+    python benchmarks/evaluate.py FILE [--model M] [--baseline copy] [--limit N] [--threads 1] [--json] [--csv OUT]
+    python benchmarks/evaluate.py FILE --model M --execute         (runs the programs with their tests, in bubblewrap)
+    python benchmarks/evaluate.py --make DIR --out FILE [--n N]    (only cuts tasks from source files)
 
 FILE has tasks in the format of HumanEval-Infilling: .jsonl or .jsonl.gz. Each is asked for as an editor asks: as a whole file,
 polished, and cut before the first token below the default threshold (`dg_lsp.evaluate.answers`); what it would show counts, and
@@ -27,8 +27,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import sandbox, scores
+from benchmarks.scores import FULL, ResultRow
 from dg_lsp.cli import progress
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common import copies
@@ -38,8 +40,6 @@ from dg_lsp.evaluate.answers import Answer
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire import files
 from dg_lsp.wire.settings import DEVICES, Precision
-from tests.benchmarks import sandbox, scores
-from tests.benchmarks.scores import FULL, ResultRow
 
 BASELINES = ("copy", "answer", "empty")
 

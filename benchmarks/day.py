@@ -1,6 +1,6 @@
 """Play minutes of the recorded day at a person's speed, and print the processor time of the engine for them.
 
-    python tests/benchmarks/day.py [FROM] [TO] [MODEL] [PYTHON]
+    python benchmarks/day.py [FROM] [TO] [MODEL] [PYTHON]
 
 What was typed before is there at once. The cursor arrives at each place, and a suggestion is asked for after each key, with the
 settings at their default. PYTHON is the interpreter of another commit, to compare with it.
@@ -20,9 +20,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.benchmarks.arguments import parsed
+from benchmarks.arguments import parsed
 from tests.e2e import day
 from tests.e2e.day import Act, Player
 from tests.e2e.editor import CODE, Editor

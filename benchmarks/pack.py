@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 MOST_BYTES = 62 << 20
 PIECE = 60 << 20
 # What comes with torch there, and pip.
@@ -26,7 +26,7 @@ TESTS = ("pytest", "pytest-timeout", "hypothesis", "packaging", "openai")
 TAGS = ("2_28", "2_27", "2_17", "2_26", "2_24", "2_31", "2_34", "2_35")
 # Adapters, and lists of what weights were trained on: no part reads them.
 LEFT_OUT = ("fim.safetensors", "sources.csv")
-FOLDERS = ("dg_lsp/", "tests/engine/", "tests/benchmarks/", "tests/pages/", "fixtures/eval/")
+FOLDERS = ("dg_lsp/", "tests/engine/", "benchmarks/", "tests/pages/", "fixtures/eval/")
 
 RUN = """#!/bin/sh
 # Install the packages of this folder beside it, and run the parts of on_gpu.py with the given arguments.
@@ -37,7 +37,7 @@ site=${DG_LSP_SITE:-${TMPDIR:-/tmp}/dg-lsp-site}
 "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$here"/wheels/*.whl
 export PYTHONPATH="$here/project:$site" HF_HUB_OFFLINE=1
 cd "$here/project"
-exec "$PYTHON" tests/benchmarks/on_gpu.py "$@"
+exec "$PYTHON" benchmarks/on_gpu.py "$@"
 """
 JOIN = """#!/bin/sh
 # Join the pieces of a model, in the folder $1, into the folder $2.

@@ -1,8 +1,8 @@
 """Fit a laptop model's probabilities at positions of real commits, which no model has read.
 
-    python tests/benchmarks/replay_fit.py collect OUT --mirror DIR [--set dev|fit] [--model MODEL]
-    python tests/benchmarks/replay_fit.py collect OUT --tasks FILE --repository OWNER/NAME [--model MODEL]
-    python tests/benchmarks/replay_fit.py fit OUT… [--into FILE]
+    python benchmarks/replay_fit.py collect OUT --mirror DIR [--set dev|fit] [--model MODEL]
+    python benchmarks/replay_fit.py collect OUT --tasks FILE --repository OWNER/NAME [--model MODEL]
+    python benchmarks/replay_fit.py fit OUT… [--into FILE]
 
 `collect` runs the whole pipeline at each position, with the files around it. It adds a line with the features of the
 answers, of those without branches, and of the first draft, and which of them are right. A third of the positions get the
@@ -28,8 +28,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import commits
+from benchmarks.commits import Mirrors
 from dg_lsp.core import holes, languages, syntax
 from dg_lsp.core.calibration import POSITIONS
 from dg_lsp.core.values import InfillRequest
@@ -43,8 +45,6 @@ from dg_lsp.evaluate.calibrate import Features, Judged, Sample
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.workspace import ContextReader
-from tests.benchmarks import commits
-from tests.benchmarks.commits import Mirrors
 
 MODEL = "qwen2.5-coder-0.5b"
 # Chosen by dropping the weakest of all features in turn: as many answers are right as with all of them.

@@ -1,4 +1,4 @@
-"""Print what a model writes in thirty everyday holes: python tests/benchmarks/everyday.py [MODEL]
+"""Print what a model writes in thirty everyday holes: python benchmarks/everyday.py [MODEL]
 
 The holes of fixtures/eval/everyday.txt, each filled as an editor asks for it, with what belongs there, the answer's
 probability. To be read one by one: a right answer can be worded differently. MODEL is a folder, or `copy` for what a program
@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import arguments, evaluate
 from dg_lsp.core import languages
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.backends.local import filler_of
@@ -21,9 +22,8 @@ from dg_lsp.engine.common import loading
 from dg_lsp.evaluate import answers
 from dg_lsp.evaluate.answers import InProcess
 from dg_lsp.evaluate.tasks import Task
-from tests.benchmarks import arguments, evaluate
 
-FILE = Path(__file__).parents[2] / "fixtures" / "eval" / "everyday.txt"
+FILE = Path(__file__).parents[1] / "fixtures" / "eval" / "everyday.txt"
 SNIPPET = re.compile(r"^### (\S+)\n(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Time parsing after a key in a long file: python tests/benchmarks/parse.py
+"""Time parsing after a key in a long file: python benchmarks/parse.py
 
 Compares what a key costs where all of the text is parsed with what it costs near the cursor, in processor milliseconds at the
 median and the 95th percentile of many places. Ends with 1 if the hole at a place differs.

@@ -1,4 +1,4 @@
-"""What each rule of polishing is worth: python tests/benchmarks/rules.py [N] [SEED] [MODEL] [FOLDER]
+"""What each rule of polishing is worth: python benchmarks/rules.py [N] [SEED] [MODEL] [FOLDER]
 
 Takes N positions in the held-out files, or in files of FOLDER (code that no model has read). At each, MODEL makes its
 candidates; without one, they are what stood there as models and chat servers spoil it: in a fence, with the typed text before
@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import arguments
 from dg_lsp.core import holes, languages, polish, syntax
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Hole, apply
 from dg_lsp.evaluate import make
 from dg_lsp.infill import pipeline
-from tests.benchmarks import arguments
 from tests.e2e import positions
 from tests.e2e.positions import Position
 
@@ -78,7 +78,7 @@ def proposer(model: str) -> Callable[[Position, Document, Hole, Syntax], list[st
     draw = random.Random(1)
     if not model:
         return lambda position, _document, _hole, _tree: list(spoiled(position, draw))
-    from tests.benchmarks import candidates
+    from benchmarks import candidates
 
     filler = candidates.filler(model, "cpu", 1)
 

@@ -1,4 +1,4 @@
-"""Print every candidate of held-out holes: python tests/benchmarks/candidates.py [FILE] [MODEL] [DEVICE] [N]
+"""Print every candidate of held-out holes: python benchmarks/candidates.py [FILE] [MODEL] [DEVICE] [N]
 
 Each line has a task's id and its candidates, best first: text, row kind and confidence in full. So `diff` or `cmp` of two
 runs shows any change of text, order or probability. One thread, 32 bits. N is the number of holes, 0 for all.
@@ -17,17 +17,17 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import arguments
 from dg_lsp.core import confidence
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.backends.local import filler_of
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.evaluate import tasks
-from tests.benchmarks import arguments
 
-HELDOUT = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
+HELDOUT = Path(__file__).parents[1] / "fixtures" / "eval" / "heldout.jsonl.gz"
 SECONDS = 75  # in which two devices are compared: `on_gpu.py` has ten minutes for all
 MOST_OTHER_BESTS = 0.02  # of the holes
 MOST_APART = 0.01  # the probabilities of equal texts

@@ -1,9 +1,9 @@
 """Ask the server at positions of real commits, as an editor asks, with the whole repository as workspace.
 
-    python tests/benchmarks/replay.py run OUT --mirror DIR [--set dev|end] [--mode first|typed|request] [--model MODEL]
-    python tests/benchmarks/replay.py table OUT…
-    python tests/benchmarks/replay.py compare OLD NEW
-    python tests/benchmarks/replay.py show OUT --mirror DIR [--number N] [--only wrong|right|silent]
+    python benchmarks/replay.py run OUT --mirror DIR [--set dev|end] [--mode first|typed|request] [--model MODEL]
+    python benchmarks/replay.py table OUT…
+    python benchmarks/replay.py compare OLD NEW
+    python benchmarks/replay.py show OUT --mirror DIR [--number N] [--only wrong|right|silent]
 
 A position is a line that a commit of 2026 added, which no model has read: within the line, the whole line, or two to six
 lines. DIR has the git folders of the repositories (`commits.py` names them), as `owner+name/repo`. The file is opened as it
@@ -36,11 +36,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import commits, replay_table
+from benchmarks.commits import Hole, MirrorError, Mirrors, Position
 from dg_lsp.core import positions as places
-from tests.benchmarks import commits, replay_table
-from tests.benchmarks.commits import Hole, MirrorError, Mirrors, Position
 from tests.e2e.editor import CODE, Editor, command
 from tests.e2e.rpc import RpcError
 from tests.processes import processor_ms
@@ -146,7 +146,7 @@ def _another_file(root: Path, holes: Sequence[Hole]) -> Path:
 @contextlib.asynccontextmanager
 async def _server(root: Path, options: argparse.Namespace, folder: Path) -> AsyncIterator[Session]:
     own = {"XDG_RUNTIME_DIR": str(folder), "XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
-    offline = {"DG_LSP_MODEL": options.model, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    offline = {"DG_LSP_MODEL": options.model, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     client = Editor(*command("--stdio"), env={**os.environ, **own, **offline})
     settings: dict[str, Any] = json.loads(options.settings)
     settings.setdefault("completion", {})

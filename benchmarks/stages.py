@@ -1,4 +1,4 @@
-"""Time each stage of the 26B model on a device: python tests/benchmarks/stages.py [SIZE] [DEVICE] [THREADS] [PRECISION]
+"""Time each stage of the 26B model on a device: python benchmarks/stages.py [SIZE] [DEVICE] [THREADS] [PRECISION]
 
 SIZE is `full`, `tiny` or a number of layers. DEVICE is cpu, cuda or auto; 0 threads are torch's default. PRECISION is `wide`,
 or `fp8` for matrices in 8 bits. Each stage is a line on stderr when it ends. Prints JSON, with the least time that the device
@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 from dg_lsp.engine.model.recording import Buffers
@@ -31,6 +31,7 @@ from dg_lsp.engine.model.recording import Buffers
 # isort: split
 import torch
 
+from benchmarks import arguments
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma import weights
@@ -40,7 +41,6 @@ from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder
 from dg_lsp.engine.model.tree import ROOT, Tree
-from tests.benchmarks import arguments
 
 FULL_LAYERS = 30
 KIND_CYCLE = 6  # every sixth layer attends to the whole prefix

@@ -1,4 +1,4 @@
-"""Milliseconds of a causal model's passes on a GPU beside what memory allows: python tests/benchmarks/gpu_causal.py
+"""Milliseconds of a causal model's passes on a GPU beside what memory allows: python benchmarks/gpu_causal.py
 
 Random weights in published sizes. For each: a pass of 1 to 64 new tokens behind 768, with its logits and the likeliest tokens
 read back, as a processor's pass runs it, in buffers, and recorded; the recorded part alone; the prefix; a draft. The floor is
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 

@@ -1,4 +1,4 @@
-"""Ask the server at cursor positions in held-out files: python tests/benchmarks/positions.py [N] [SEED] [MODEL] [RECORDS]
+"""Ask the server at cursor positions in held-out files: python benchmarks/positions.py [N] [SEED] [MODEL] [RECORDS]
 
 The real server, the real engine, and files that the embedded model was never trained on. Prints what was wrong with what
 it would show at any threshold (wanted: nothing), what a threshold shows and how much of that is exactly what stood there,
@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.benchmarks import arguments, scores  # noqa: E402  # found only now
+from benchmarks import arguments, scores  # noqa: E402  # found only now
 from tests.e2e import positions, replay  # noqa: E402
 from tests.e2e.positions import Position  # noqa: E402
 from tests.e2e.replay import Record  # noqa: E402

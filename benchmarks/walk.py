@@ -1,6 +1,6 @@
 """Move a cursor through real files, and count what a laptop model reads for it.
 
-    python tests/benchmarks/walk.py --mirror DIR [--model MODEL] [--look S] [--deadline MS] [--places N] [--only WORD]
+    python benchmarks/walk.py --mirror DIR [--model MODEL] [--look S] [--deadline MS] [--places N] [--only WORD]
 
 At each place the cursor arrives in a line without its code, the user looks, types four characters, and a suggestion is asked
 for. The places are ten lines apart, downwards and back up; then jumps of 100 to 300 lines, and the same ones again; then two
@@ -21,8 +21,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.commits import Mirrors
 from dg_lsp.core import holes, languages, syntax
 from dg_lsp.core.values import Budget, Document, InfillRequest
 from dg_lsp.engine.backends import local
@@ -31,7 +32,6 @@ from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.workspace import ContextReader
-from tests.benchmarks.commits import Mirrors
 
 FILES = (
     ("pallets/click", "src/click/core.py"),

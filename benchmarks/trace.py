@@ -1,6 +1,6 @@
 """Count what one answer runs: calls, functions and modules of dg_lsp for one inline completion.
 
-    python tests/benchmarks/trace.py [--path] [--all] [--model NAME]
+    python benchmarks/trace.py [--path] [--all] [--model NAME]
 
 The engine serves on its socket in this process's main thread, and the language server runs in a second thread, so one profiler
 sees every thread. The path is the ordinary one: the server's handler, the client, HTTP over the engine's
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PACKAGE = str(ROOT / "dg_lsp") + os.sep
 PATIENCE_S = 120.0
 PREPARING = "_foresee"
