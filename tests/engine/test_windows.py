@@ -16,9 +16,11 @@ from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span, n_common
 from dg_lsp.engine.causal.layout import (
     LEAST_NEW,
     LEAST_TOKENS,
+    LONGEST_TOKEN,
     MOST_LENGTHS,
     MOST_WINDOWS,
     SHORT_SUFFIX,
+    TOKEN_CHARS,
     FillInTheMiddle,
     LeftToRight,
     Profile,
@@ -337,3 +339,20 @@ def test_only_so_many_windows_are_remembered(reader: Reader) -> None:
     assert reader.prompt.n_text >= PROFILE.prefix_tokens
     reader.read(at(400, path="0.py"))
     assert reader.prompt.n_text < PROFILE.prefix_tokens
+
+
+def test_a_window_that_is_too_long_for_a_place_is_not_encoded(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(FUNCTION.format(n=n) for n in range(1000, 3000))
+    for line in range(400, 9000, 700):
+        reader.read(at(line, text))
+    vocabulary, n_chars = reader.layout.vocabulary, list[int]()
+    encode = vocabulary.encode
+
+    def counted(text: str) -> list[int]:
+        n_chars.append(len(text))
+        return encode(text)
+
+    monkeypatch.setattr(vocabulary, "encode", counted)
+    reader.read(at(9000, text))
+    assert max(n_chars) <= max(MOST_LENGTHS * PROFILE.prefix_tokens * TOKEN_CHARS, PROFILE.prefix_tokens * LONGEST_TOKEN)
+    assert sum(n_chars) <= 3 * MOST_LENGTHS * PROFILE.prefix_tokens * TOKEN_CHARS

@@ -300,6 +300,7 @@ LEAST_NEW = 256  # the same for a new window
 SHORT_SUFFIX = 32  # tokens of the suffix where there is no time for more
 LONG_SHARE = 0.75  # of the profile's prefix: a window of so many tokens is long
 MOST_LENGTHS = 2  # a window has at most so many times the profile's prefix
+TOKEN_CHARS = 6  # more than the tokens of code have on average; a window with more text than that is not even encoded
 MUCH, LITTLE = 2, 16  # a longer window may need so many times as many new tokens as another, and so many more
 MOST_TYPED = 200  # characters that count as the beginning of the answer
 MARK_LINES = 3  # of a window, by which its beginning is found in a text that may have changed
@@ -381,8 +382,10 @@ class Windows:
 
     def _known_choices(self, request: InfillRequest) -> list[Choice]:
         """Return the choices that go on with an encoded window."""
-        found = list[Choice]()
-        for view in views(self._windows, request, self._layout.left(request).text):
+        found, left = list[Choice](), self._layout.left(request).text
+        for view in views(self._windows, request, left):
+            if len(left) - view.start > MOST_LENGTHS * self._long * TOKEN_CHARS:
+                continue
             choice = self._choice(request, view)
             n_text, n_head = choice.prompt.n_text, len(self._layout.head(request.path, view.related))
             is_encoded = len(choice.prompt.ids) - choice.missing > n_head + LITTLE
