@@ -1,13 +1,12 @@
 """Where an answer ends: while a model writes it, and once it is written.
 
     hole, place ── of ──> Bounds
-    while it is written:  Bounds.stops (for servers), is_over, is_block_over
+    while it is written:  Bounds.stops (for servers), is_over
     once it is written:   Bounds.of_draft, of_canvas, of_server, and `cut` before polishing
     before it is shown:   doubt and cuts, where a token is uncertain
 
-An answer ends with its line, with the block that it opens or is in, and before what follows it in the file. Only what the
-text shows counts: a model's own end token and a server's limit come on top of it, and polishing looks at the syntax too. Reads
-lines, by the language's table: strings, comments and what its lines open and close. Pure.
+An answer ends with its line or with the block that it is in, and before what follows it in the file. Only what the text shows
+counts: a model's own end token and a server's limit come on top of it, and polishing looks at the syntax too. Pure.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dg_lsp.core import languages
-from dg_lsp.core.place import Place, depth, first_line, last_line
+from dg_lsp.core.place import Place, first_line, last_line
 from dg_lsp.core.values import Candidate, Hole, n_common
 
 
@@ -25,15 +23,13 @@ from dg_lsp.core.values import Candidate, Hole, n_common
 class Bounds:
     """What ends the answer of one hole.
 
-    It may have several lines if it `takes_lines`. Otherwise it ends with its line, or if it `may_open` a block, with the block
-    that this line opens. `place` is where it is, and `indent` the white space before each of its lines.
+    It may have several lines if it `takes_lines`; otherwise it ends with its line. `place` is where it is, and `indent` the
+    white space before each of its lines.
     """
 
     takes_lines: bool
-    may_open: bool
     place: Place
     indent: str
-    language: str
 
     # --- While it is written
 
@@ -47,58 +43,6 @@ class Bounds:
         if not self.takes_lines:
             return "\n" in written or "\r" in written
         return "\n" in written and is_outside(last_line(written), self.indent)
-
-    def is_block_over(self, written: str) -> bool:
-        """Return whether the block that an answer opens has ended, or the start of its last line can't belong to it."""
-        if "\n" not in written:
-            return False
-        last = last_line(written)
-        block = self.block(written[: -len(last) - 1])
-        return block is not None and (block[1] or not self.may_go_on(written))
-
-    def block(self, text: str) -> tuple[str, bool] | None:
-        """Return an answer up to the end of the block that its first line opens, and whether it reaches that end.
-
-        None if the first line opens no block.
-        """
-        row, own = languages.row(self.language), depth(self.indent)
-        # A string of several lines becomes a part of one.
-        first, *others = self._code(text).split("\n")
-        if not self._opens(self.place.head + first):
-            return None
-        end = at = len(first)
-        is_closed = False
-        for line in others:
-            at += 1 + len(line)
-            code = line.strip(_HIDDEN)
-            if not code:
-                continue
-            is_inside = depth(line) > own or (row.outdents and re.match(row.outdents, code))
-            goes_on = is_inside or (depth(line) == own and re.match(row.closes, code))
-            if not goes_on or (is_closed and not re.match(_GOES_ON, code)):
-                return text[:end], True
-            end, is_closed = at, not (is_inside or self._opens(line) or code.endswith(_OPENERS))
-        return text[:end], is_closed and at > end
-
-    def may_go_on(self, text: str) -> bool:
-        """Return whether the last line, of which only the start is written, may belong to the block: by depth or first word."""
-        row, line = languages.row(self.language), last_line(languages.mask(self.place.head + text, self.language))
-        code, width, own = line.strip(_HIDDEN), depth(line), depth(self.indent)
-        if not code or width > own or (row.outdents and re.match(row.outdents, code)):
-            return True
-        return width == own and re.match(rf"(?:{row.closes})|[a-z]*$|case\b", code) is not None
-
-    def is_whole(self, text: str) -> bool:
-        """Return whether the block in an answer has lines of its own, and the answer closes all that it opens."""
-        head, language = self.place.head, self.language
-        has_lines = "\n" in text.strip() and languages.kind_at_end(head + text, language) is None
-        return has_lines and not languages.n_open(head, text, language)
-
-    def _code(self, text: str) -> str:
-        return languages.mask(self.place.head + text, self.language)[len(self.place.head) :]
-
-    def _opens(self, line: str) -> bool:
-        return re.search(languages.row(self.language).opens, line.rstrip(_HIDDEN)) is not None
 
     # --- Once it is written
 
@@ -118,11 +62,8 @@ class Bounds:
         return text if self.takes_lines else re.split(r"[\r\n]", text, maxsplit=1)[0]
 
     def cut(self, text: str) -> str:
-        """Return an answer up to its end by its lines alone: all of it, its line, or the block that this line opens."""
-        if self.takes_lines:
-            return text
-        block = self.block(text) if self.may_open and "\n" in text else None
-        return first_line(text) if block is None else block[0]
+        """Return an answer up to its end by its lines alone: all of it, or its line."""
+        return text if self.takes_lines else first_line(text)
 
     def _line(self, text: str) -> str:
         """Return a text's first line, without the rest of the place's line if the text repeats it."""
@@ -130,24 +71,17 @@ class Bounds:
         return line.removesuffix(self.place.tail) if len(line) < len(text) and not self.place.ends_line else line
 
 
-def of(hole: Hole, place: Place, language: str, *, knows_end: bool = False) -> Bounds:
+def of(hole: Hole, place: Place, *, knows_end: bool = False) -> Bounds:
     """Return what ends the answer of a hole at a place.
 
     In an empty line, an answer may have several lines if who writes it `knows_end`, such as a model with a token for it.
     """
-    takes_lines = hole.extent == "block" or (hole.extent == "lines" and place.starts_line and knows_end)
-    return Bounds(takes_lines, hole.extent == "lines", place, hole.indent, language)
+    return Bounds(hole.extent == "block" or (hole.extent == "lines" and knows_end), place, hole.indent)
 
 
 def is_outside(line: str, indent: str) -> bool:
     """Return whether a line is indented less than a block, so that it ends the block."""
     return bool(line.strip()) and not line.startswith(indent)
-
-
-# What may follow a closed block, at the start of a line.
-_GOES_ON = re.compile(r"(?:else|catch|finally)\b|while\b[^{]*$")
-_OPENERS = (":", "{", "[", "(")
-_HIDDEN = " \t\r\0"  # white space and what `languages.mask` hides
 
 
 # --- Where an answer repeats what follows it

@@ -20,7 +20,7 @@ from dg_lsp.core.place import Place
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
 RowKind = Literal["noise", "copy", "causal"]
 Extent = Literal["line", "lines", "block"]
-"""How far an answer may go: to the end of its line, to the end of the block that it opens or is in, or over any lines."""
+"""How far an answer may go: to the end of its line, to the end of the block that it is in, or over any lines."""
 
 MAX_CANDIDATES = 64
 MAX_HOLES = 256
@@ -100,8 +100,7 @@ class Hole:
     `function f() {}` the span is empty, lead is "\n  " and trail is "\n".
 
     `indent` is the white space before each line of the answer. Its `extent` says how far that may go: of "lines", a model that
-    knows where an answer ends writes several in an empty line; in a line of code, an answer may open a block, because no lines
-    of one are below, and goes on to the end of that block (`core.extent`).
+    knows where an answer ends writes several (`core.extent`).
     `needed` are the names that the code after the hole uses and that only the answer can bind (`core.scope.needed_names`).
     """
 

@@ -15,12 +15,10 @@ from tests.engine import reference
 ROWS = marked.rows(Path(__file__).with_name("extent.txt"))
 
 
-def bounds(
-    head: str = "", tail: str = "", language: str = "python", how_far: Extent = "lines", *, knows_end: bool = False
-) -> Bounds:
+def bounds(head: str = "", tail: str = "", how_far: Extent = "lines", *, knows_end: bool = False) -> Bounds:
     """Return what ends an answer in a line with these parts before and after it, which has its indentation."""
     here = place.between(head, tail)
-    return extent.of(Hole(Span(0, 0), "cursor", indent=here.indent, extent=how_far), here, language, knows_end=knows_end)
+    return extent.of(Hole(Span(0, 0), "cursor", indent=here.indent, extent=how_far), here, knows_end=knows_end)
 
 
 # --- The lines of an answer
@@ -36,7 +34,6 @@ def test_an_answer_is_over_with_its_line_or_before_a_line_that_is_indented_less(
 def test_in_an_empty_line_an_answer_has_several_lines_only_of_who_knows_its_end() -> None:
     assert bounds("    ", knows_end=True).takes_lines
     assert not bounds("    ").takes_lines
-    assert not bounds("    x", knows_end=True).takes_lines
 
 
 def test_a_server_stops_at_the_end_of_a_line_unless_the_answer_has_several() -> None:
@@ -50,50 +47,13 @@ def test_a_server_stops_at_the_end_of_a_line_unless_the_answer_has_several() -> 
     [
         ("x = ", "line", "1\ny = 2", "1"),
         ("i", "line", "f x:\n    a()\nb()", "f x:"),
-        ("i", "lines", "f x:\n    a()\nb()", "f x:\n    a()"),
         ("", "lines", "a()\nb()", "a()\nb()"),
     ],
 )
-def test_a_written_answer_is_cut_after_its_line_or_the_block_that_the_line_opens(
+def test_a_written_answer_is_cut_after_its_line_unless_it_has_several(
     head: str, how_far: Extent, text: str, answer: str
 ) -> None:
     assert bounds(head, how_far=how_far, knows_end=True).cut(text) == answer
-
-
-# --- The block that an answer opens
-
-BLOCKS = ROWS["blocks that an answer opens"]
-
-
-@pytest.mark.parametrize(("language", "head", "text", "n"), BLOCKS)
-def test_block_goes_on_to_its_end(language: str, head: str, text: str, n: str) -> None:
-    block = "\n".join(text.split("\n")[: int(n)])
-    assert bounds(head, language=language).block(text) == (block, True)
-
-
-@pytest.mark.parametrize(("language", "head", "text", "n"), BLOCKS)
-def test_line_that_may_go_on_belongs_to_the_block(language: str, head: str, text: str, n: str) -> None:
-    own, lines = bounds(head, language=language), text.split("\n")[: int(n)]
-    block = "\n".join(lines)
-    assert all(own.may_go_on(block[:end]) for end in range(len(lines[0]) + 1, len(block)))
-
-
-@pytest.mark.parametrize("line", ["    return x", "    x.y", "    elements = 1", "    else_ = 1", "y", "  )", "    end[0]"])
-def test_line_that_starts_otherwise_does_not_belong_to_it(line: str) -> None:
-    assert not bounds("    if ").may_go_on(f"x:\n{line}")
-
-
-@pytest.mark.parametrize(
-    ("language", "head", "text"),
-    [("python", "x = ", "1\n    y"), ("typescript", "const x = ", "{\n  a: 1,\n}"), ("typescript", "return ", "{\n  a: 1\n}")],
-)
-def test_other_lines_open_no_block(language: str, head: str, text: str) -> None:
-    assert bounds(head, language=language).block(text) is None
-
-
-@pytest.mark.parametrize(("text", "is_whole"), ROWS["whole blocks"])
-def test_block_is_whole_with_all_of_its_brackets(text: str, is_whole: str) -> None:
-    assert bounds("if ", language="typescript").is_whole(text) == (is_whole == "yes")
 
 
 # --- Where an answer repeats what follows it

@@ -195,7 +195,7 @@ def test_a_block_is_cut_where_the_file_goes_on(prefix: str, answer: str, suffix:
 
 
 def bounds(prefix: str, suffix: str, how_far: Extent) -> Bounds:
-    return extent.of(Hole(Span(0, 0), "cursor", extent=how_far), place.between(prefix, suffix), "python")
+    return extent.of(Hole(Span(0, 0), "cursor", extent=how_far), place.between(prefix, suffix))
 
 
 def test_the_rest_of_a_line_is_left_to_the_filters() -> None:

@@ -296,41 +296,6 @@ def test_lines_that_are_written_count_when_the_time_is_over(fim: CausalFiller) -
     assert texts(task) == ["x = width"]
 
 
-BLOCK = "or x in xs:\n        print(x)\n        y = x"
-
-
-@pytest.mark.parametrize(("written", "first"), [(BLOCK + "\n    return y\n", BLOCK), ("oo(x)\n", "oo(x)")])
-def test_line_that_opens_a_block_goes_on_to_its_end(fim: CausalFiller, left: CausalFiller, written: str, first: str) -> None:
-    for filler in (fim, left):
-        task, _ = filled(filler, request("def area(xs):\n    f", "\n\n", SEVERAL), f" f{written}")
-        assert texts(task)[:2] == [first, first.partition("\n")[0]][: 1 + ("\n" in first)]
-
-
-def test_block_has_the_chance_of_its_line_times_its_own(fim: CausalFiller) -> None:
-    asked, written = request("def area(xs):\n    f", "\n\n", SEVERAL), f" f{BLOCK}\n    return y\n"
-    task = finish(started(fim, asked, written, calibration=Calibration(2.0)))
-    whole, line = (candidate.confidence for candidate in task.candidates()[:2])
-    assert isinstance(whole, Calibrated)
-    assert isinstance(line, Calibrated)
-    assert 0 < whole.probability < line.probability
-
-
-def test_line_stands_if_its_block_is_not_written_in_time(fim: CausalFiller) -> None:
-    asked = request("def area(xs):\n    f", "\n\n", SEVERAL)
-    now = 0.0
-    task, _ = scripted(fim, asked, f" f{BLOCK}\n    return y\n", lambda: now)
-    task.finish_in(1_000)
-    n_ranked = 0
-    while task.step():
-        generation = task.generation
-        assert isinstance(generation, Generation)
-        n_ranked += bool(generation._ranked)
-        assert not generation._ranked or texts(task)[0] == "or x in xs:"
-        now = 2.0 * (n_ranked == 2)
-    assert n_ranked >= 2
-    assert texts(task)[0] == "or x in xs:"
-
-
 def test_answer_ends_where_the_right_side_continues(left: CausalFiller) -> None:
     """The draft runs on to the line's end; the start after which the suffix follows scores higher."""
     task, _ = filled(left, request("x = area(", ", 2)\ny = 1\n"), "(width, 2)\ny = 1\n")

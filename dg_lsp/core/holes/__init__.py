@@ -163,7 +163,7 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     if opener_line is None:
         if not (is_start and code) or _ENDS_STRING.match(code):
             indent = before if is_start else index.indent(line)
-            extent: Extent = "lines" if not code and _may_open(offset, indent, syntax, index) else "line"
+            extent: Extent = "lines" if is_start and not code and _takes_lines(offset, indent, syntax, index) else "line"
             return Hole(Span(offset, offset), "cursor", indent=indent, extent=extent)
         indent = _indent_above(document, line, syntax, index) if closes else index.indent(line)
         lead = indent[len(before) :] if indent.startswith(before) else ""
@@ -180,8 +180,8 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     return Hole(Span(offset, offset), "cursor", indent=before + lead, extent="block", lead=lead, trail=trail)
 
 
-def _may_open(offset: int, indent: str, syntax: Syntax | None, index: Lines) -> bool:
-    """Return whether an answer at the end of a line with this indentation may have lines of its own below.
+def _takes_lines(offset: int, indent: str, syntax: Syntax | None, index: Lines) -> bool:
+    """Return whether an answer in an empty line with this indentation may have more lines.
 
     It may in code, unless the line below is indented more: then the answer is the line that opens it.
     """

@@ -132,12 +132,12 @@ def cut_at_fence(text: str, around: Around) -> str:
 
 
 def cut_at_line_end(text: str, around: Around) -> str:
-    """Cut the answer at its first line end, unless the hole takes several lines, or else at the end of the block it opens."""
+    """Cut the answer at its first line end, unless the hole takes several lines."""
     return _bounds(around).cut(text)
 
 
 def _bounds(around: Around) -> Bounds:
-    return extent.of(around.hole, around.place, around.document.language, knows_end=True)
+    return extent.of(around.hole, around.place, knows_end=True)
 
 
 def cut_repeated_rest(text: str, around: Around) -> str:

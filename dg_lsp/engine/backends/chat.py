@@ -87,7 +87,7 @@ class Chat(Backend):
         fence = question.fence_name(request)
         related = question.related_files(request.related, fence, RELATED_CHARS, len)
         content = question.ask(request, prefix, suffix, related, fence)
-        bounds = extent.of(hole, place.between(prefix, suffix), request.language)
+        bounds = extent.of(hole, place.between(prefix, suffix))
         calls = []
         for number in range(min(request.budget.candidates, MAX_ANSWERS)):
             body: dict[str, object] = {

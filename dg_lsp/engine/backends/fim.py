@@ -252,7 +252,7 @@ class Fim(Backend):
         dialect, [hole] = self.dialect, request.holes
         prefix, suffix = window(context.with_instruction(request), request.suffix, dialect.window_chars)
         n_answers = min(request.budget.candidates, MAX_ANSWERS) if dialect.varies else 1
-        bounds = extent.of(hole, request.place, request.language)
+        bounds = extent.of(hole, request.place)
         query = Query(
             model=self.model,
             prefix=prefix,
@@ -270,7 +270,7 @@ class Fim(Backend):
     def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
         answers = [answer for _, fields in replies for answer in self.dialect.parse(fields)]
         [hole] = request.holes
-        bounds = extent.of(hole, request.place, request.language)
+        bounds = extent.of(hole, request.place)
         return compared([to_evidence(answer, bounds) for answer in answers], request)
 
 

@@ -273,7 +273,7 @@ def evidence_of(
         ]
         answer = list(answer_tokens(vocabulary, gap))
         text = common_layout.answer(vocabulary, [token for token, _ in answer], b"")
-        text, chances = trimmed(text, tuple(chance for _, chance in answer), extent.of(hole, request.place, request.language))
+        text, chances = trimmed(text, tuple(chance for _, chance in answer), extent.of(hole, request.place))
         texts.append(text)
         confidences.append(chances)
     features = token_features([chance for row in confidences for chance in row], "".join(texts))

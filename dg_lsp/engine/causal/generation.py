@@ -1,4 +1,4 @@
-"""The answer of one hole while it is generated: its encoded prompt, the tree of drafts, their scores, and what it opens.
+"""The answer of one hole while it is generated: its encoded prompt, the tree of drafts, and their scores.
 
 A text is scored with what follows it: after all that the model read, and after the left side alone.
 """
@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.core import calibration, scope
 from dg_lsp.core.calibration import Calibration, Evidence
-from dg_lsp.core.values import Calibrated, Candidate, Ranked
+from dg_lsp.core.values import Candidate
 from dg_lsp.engine.causal.layout import CausalInputs
 from dg_lsp.engine.common import drafts, generation, rank
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.generation import MIDDLING, Live, Work
-from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.model.prefix_cache import crop
@@ -71,38 +70,33 @@ class Scorer(generation.Scorer):
     def _read(self, texts: Sequence[str]) -> None:
         """Learn the log-probabilities of texts and of what follows them, as far as they matter.
 
-        A reading that can't be the likeliest of its text is left out. If only the likeliest answer is wanted, so is a text
-        that is behind it in any case: it counts as if its unknown tokens were middling. A calibration may prefer a copy that is
-        behind; that is left out if it will hardly have `LEAST_CHANCE`. Of a long text, the first tokens are read before that is
-        decided.
+        If only the likeliest answer is wanted, a text that is behind it in any case is left out: it counts as if its unknown
+        tokens were middling. A calibration may prefer a copy that is behind; that is left out if it will hardly have
+        `LEAST_CHANCE`. Of a long text, the first tokens are read before that is decided.
         """
-        readings = [(text, *reading) for text in texts for reading in self._inputs.readings(text)]
-        rows = [[*ids, *after] for _, ids, after in readings]
+        readings = [self._inputs.reading(text) for text in texts]
+        rows = [[*ids, *after] for ids, after in readings]
         long = [row[:FIRST_TOKENS] for row in rows if self._tree.bound(row).n_unknown > 2 * FIRST_TOKENS]
         if self._inputs.wants_likeliest and long:
             with self._pace.measuring("score", FIRST_TOKENS * len(long)):
                 self._tree.log_probabilities(long)
         bounds = [self._tree.bound(row) for row in rows]
-        least = dict.fromkeys(texts, -math.inf)
-        for (text, _, _), bound in zip(readings, bounds, strict=True):
-            least[text] = max(least[text], bound.logp if not bound.n_unknown else -math.inf)
-        if self._inputs.wants_likeliest:
-            behind, weights = max(least.values(), default=0.0) - NEAR, self._inputs.calibration
-            for text in texts:
-                if text in self._copies and weights is not None and weights.reorders:
-                    most = max(bound.logp for reading, bound in zip(readings, bounds, strict=True) if reading[0] == text)
-                    least[text] = least[text] if self._most_chance(text, most, weights) >= LEAST_CHANCE else math.inf
-                else:
-                    least[text] = max(least[text], behind)
+        behind = max((bound.logp for bound in bounds if not bound.n_unknown), default=-math.inf) - NEAR
         chosen = list[tuple[str, list[int], list[int]]]()
-        for reading, bound in sorted(zip(readings, bounds, strict=True), key=lambda pair: pair[1].logp):
-            text, ids, _ = reading
-            if not bound.n_unknown or bound.logp > least[text]:
-                chosen.append(reading)
-            guess = bound.logp + MIDDLING * bound.n_unknown
-            self._keep(text, ids, [guess / max(len(ids), 1)] * len(ids), [])
-        if chosen:
-            self._likeliest(chosen)
+        for text, (ids, after), bound in sorted(zip(texts, readings, bounds, strict=True), key=lambda row: row[2].logp):
+            if not (bound.n_unknown and self._inputs.wants_likeliest) or self._may_be_best(text, bound.logp, behind):
+                chosen.append((text, ids, after))
+            else:
+                guess = (bound.logp + MIDDLING * bound.n_unknown) / max(len(ids), 1)
+                self._keep(text, ids, [guess] * len(ids), [])
+        self._learn(chosen)
+
+    def _may_be_best(self, text: str, logp: float, behind: float) -> bool:
+        """Return whether a text whose log-probability is at most this may be the answer; `behind` is too little for most."""
+        weights = self._inputs.calibration
+        if text not in self._copies or weights is None or not weights.reorders:
+            return logp > behind
+        return self._most_chance(text, logp, weights) >= LEAST_CHANCE
 
     def _most_chance(self, text: str, logp: float, weights: Calibration) -> float:
         """Return about the most that the probability of a copy can be if its log-probability is at most this."""
@@ -113,8 +107,6 @@ class Scorer(generation.Scorer):
 
 
 MOST_MARGIN = 5.0  # nats
-MOST_OPENED = 64  # tokens of a block that an answer opens
-LEAST_OPENED = 0.4  # the probability of its tokens: where they are less likely, the line alone ranks before it
 RIVAL_CHARS = 60  # that a copy has in common with the text before the hole, so that a draft with another text is not sure
 
 
@@ -137,8 +129,6 @@ class Generation(generation.Generation):
     scorer: Scorer
     first: FirstDraft | None = None
     """The first draft once it is finished."""
-    _ranked: tuple[Candidate, ...] = ()
-    """The candidates, while a block is still being written."""
 
     def begin(self) -> Work:
         prompt, passes = self.inputs.prompt, self.inputs.loaded.passes
@@ -165,25 +155,6 @@ class Generation(generation.Generation):
         return 0.0 if self.inputs.wants_first else super().score_ms(n_positions)
 
     def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
-        """Score the proposals, and return them as candidates, best first, the first also with the block that it opens.
-
-        With the block, it is as likely to be right as its line times the block's tokens, and stands before or after its line.
-        """
-        self._ranked = ranked = yield from self._ranking()
-        self.timing.switch("draft")
-        may_open = bool(ranked) and self.inputs.bounds.may_open
-        found = (yield from self._opened(ranked[0].texts[0])) if may_open else None
-        if found is None:
-            return ranked
-        proposal, chance = found
-        line = ranked[0].confidence
-        confidence = Calibrated(line.probability * chance) if isinstance(line, Calibrated) else line
-        [evidence] = self.evidence(self.scorer.describer.described([proposal]))  # compared with no other
-        whole = replace(evidence.candidate, confidence=confidence)
-        first = (whole, ranked[0]) if chance >= LEAST_OPENED else (ranked[0], whole)
-        return tuple(map(_at, range(len(ranked) + 1), (*first, *ranked[1:])))
-
-    def _ranking(self) -> Generator[None, None, tuple[Candidate, ...]]:
         """Score the proposals, and return them as candidates, best first.
 
         If there is time, what follows the likeliest is read too. No unit ends there, so that a task that is overdue by then
@@ -198,58 +169,8 @@ class Generation(generation.Generation):
             self.proposals = self.scorer.read_on(self.proposals)
         return calibration.to_candidates(self.evidence(), self.inputs.calibration)
 
-    def _opened(self, text: str) -> Generator[None, None, tuple[Proposal, float] | None]:
-        """Return the line with the block that it opens, and the probability of the block's tokens; one unit of work is a pass.
-
-        None if the line opens none, or if the block does not end within its tokens and the time left.
-        """
-        inputs, bounds = self.inputs, self.inputs.bounds
-        if "\n" in text or bounds.block(text) is None:
-            return None
-        # The line end is a part of its first or last token, so the line's last token is written again.
-        start, line = inputs.ids_of(text)[:-1], f"{inputs.typed}{text}\n".encode()
-        start = start if len(start) > 1 else []
-
-        def chance_of(draft: CausalDraft) -> float:
-            return math.exp(sum(draft.logps[inputs.vocabulary.n_tokens(draft.ids, len(line)) :]))
-
-        def is_over(ids: Sequence[int]) -> bool:
-            return ids[-1] in inputs.ends or bounds.is_block_over(inputs.text_of(ids))
-
-        settings = DraftSettings(
-            rows=1,
-            most=len(start) + MOST_OPENED,
-            allowed=lambda ids: next_after_typed(inputs.vocabulary, line, ids),
-            banned=inputs.banned,
-            stops=inputs.ends,
-            is_over=is_over,
-            is_incomplete=lambda ids: not bounds.is_whole(inputs.text_of(ids)),
-            going_on=inputs.vocabulary.starting_with(b"\n"),
-            ahead=inputs.ahead,
-            start=start,
-        )
-        so_far = list[CausalDraft]()
-
-        def needed_ms() -> float:
-            # No time is enough for a block that has too low a probability to be the only answer.
-            is_hopeless = inputs.request.budget.candidates == 1 and any(chance_of(draft) < LEAST_OPENED for draft in so_far)
-            return math.inf if is_hopeless else 0.0
-
-        work = drafts.drafts(inputs.loaded.passes, self.tree, settings)
-        found, _ = yield from drafts.finished(work, 1, self.timing, needed_ms, so_far)
-        for draft in found:
-            # A token that ends a line may contain its last text.
-            last = [draft.stop] if draft.stop is not None and draft.stop not in inputs.ends else []
-            reached = bounds.block(inputs.text_of([*draft.ids, *last]))
-            if draft.stop is not None and reached is not None and bounds.is_whole(reached[0]):
-                logps = tuple(draft.logps)
-                return Proposal(reached[0], "causal", logps, logps), chance_of(draft)
-        return None
-
     def best_so_far(self) -> tuple[Candidate, ...]:
         """Return the candidates before the end: with their scores if there are any, otherwise the first draft first."""
-        if self._ranked:
-            return self._ranked
         if self.is_scored:
             candidates = calibration.to_candidates(self.evidence(), self.inputs.calibration)
         else:
@@ -273,12 +194,6 @@ class Generation(generation.Generation):
         """Return the first draft with the probability that its own tokens give it; nothing if that was never measured."""
         evidence, weights = self.first_evidence(), self.inputs.loaded.profile.draft_calibration
         return calibration.to_candidates([evidence], weights) if evidence is not None and weights is not None else ()
-
-
-def _at(rank: int, candidate: Candidate) -> Candidate:
-    """Return a candidate at this rank, which is its confidence if it has no probability."""
-    confidence = candidate.confidence
-    return replace(candidate, confidence=Ranked(rank, confidence.doubted)) if isinstance(confidence, Ranked) else candidate
 
 
 # --- What the model writes from left to right, its branches, and their shorter cuts
@@ -371,7 +286,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         is_over=_end_of(inputs),
         is_incomplete=is_incomplete if inputs.needed and is_block else None,
         is_enough=None if start else is_enough,
-        others=[[*ids, *after] for each in generation.proposals for ids, after in inputs.readings(each.text)],
+        others=[[*ids, *after] for each in generation.proposals for ids, after in [inputs.reading(each.text)]],
         going_on=vocabulary.starting_with(b"\n"),
         end=prompt.end,
         head=prompt.tail[0] if prompt.tail and prompt.end is None else None,

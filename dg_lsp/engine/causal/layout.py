@@ -267,22 +267,14 @@ class CausalInputs(RequestInputs):
         """Return the tokens that may follow, because of what is already typed; empty means any."""
         return next_after_typed(self.vocabulary, self.prompt.heal, ids)
 
-    def readings(self, text: str) -> list[Reading]:
-        """Return the ways to read a text, each as its ids and those of what follows it: the end token, or the held suffix.
+    def reading(self, text: str) -> Reading:
+        """Return how a text is read: its ids, and those of the end token or of the held suffix.
 
-        A pretrained model knows code only as its tokenizer encodes it. So the text and the suffix are encoded together, and a
-        token of both counts as the suffix's. Trained to fill in the middle, such a model may end an answer, or write on into
-        the suffix's first line.
+        A pretrained model knows code only as its tokenizer encodes it. So where no token ends an answer, the text and the
+        suffix are encoded together, and a token of both counts as the suffix's.
         """
         prompt = self.prompt
-        held = self.vocabulary.decode(prompt.tail)
-        if prompt.end is None:
-            return [self.joined(text, held)]
-        # Up to the first line end, or if it starts with one, up to the end of the first line with visible text.
-        n_blank = len(held) - len(held.lstrip()) if held.startswith("\n") else 0
-        line = held[:n_blank] + first_line(held[n_blank:])
-        after = line if n_blank else held[: len(line) + 1]
-        return [(self.ids_of(text), [prompt.end]), self.joined(text, after)]
+        return self.joined(text, self.vocabulary.decode(prompt.tail)) if prompt.end is None else super().reading(text)
 
     def joined(self, text: str, after: str) -> Reading:
         """Return the ids of a text, and those of what is after it, encoded together."""

@@ -29,7 +29,7 @@ MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has 
 LARGEST_SEED = 2**63 - 1
 FILE_CHARS = 12_000  # the characters on each side of the hole that are searched for repetitions
 
-# A way to read a text: its ids, and those of what follows it.
+# How a text is read: its ids, and those of what follows it.
 Reading = tuple[list[int], list[int]]
 
 
@@ -61,7 +61,7 @@ class RequestInputs:
         self.calibration, self.position = weights, calibration.position(request)
         self.vocabulary, self.hole = loaded.vocabulary, request.holes[0]
         self.is_block = request.extent == "block"
-        self.bounds = extent.of(self.hole, request.place, request.language, knows_end=knows_end)
+        self.bounds = extent.of(self.hole, request.place, knows_end=knows_end)
         self.is_body = self.hole.kind in ("body", "marker")
         self.needed = self.hole.needed
         self.typed = prompt.heal.decode("utf-8", "ignore")
@@ -127,10 +127,10 @@ class RequestInputs:
         """Return the ids of an answer, with those of the typed characters that it continues."""
         return self.vocabulary.encode(self.typed + text)
 
-    def readings(self, text: str) -> list[Reading]:
-        """Return the ways to read a text, of which the likeliest counts: here one, with the end token or the held suffix."""
+    def reading(self, text: str) -> Reading:
+        """Return how a text is read: its ids, and those of the end token or of the held suffix."""
         prompt = self.prompt
-        return [(self.ids_of(text), [prompt.end] if prompt.end is not None else list(prompt.tail))]
+        return self.ids_of(text), [prompt.end] if prompt.end is not None else list(prompt.tail)
 
     def says_nothing(self, text: str) -> bool:
         """Return whether a text is blank, or no body where a body is asked for."""
@@ -180,19 +180,15 @@ class Scorer:
         return self.describer.described(scored)
 
     def _read(self, texts: Sequence[str]) -> None:
-        self._likeliest([(text, *reading) for text in texts for reading in self._inputs.readings(text)])
+        self._learn([(text, *self._inputs.reading(text)) for text in texts])
 
-    def _likeliest(self, readings: Sequence[tuple[str, list[int], list[int]]]) -> None:
-        """Learn the log-probabilities of texts and of what follows them, by the likeliest of the ways to read each."""
+    def _learn(self, readings: Sequence[tuple[str, list[int], list[int]]]) -> None:
+        """Learn the log-probabilities of texts, given with their ids and those of what follows them."""
         began, n_nodes = self._pace.clock(), self._tree.n_nodes
         rows = self._tree.log_probabilities([[*ids, *after] for _, ids, after in readings])
         if (n_read := self._tree.n_nodes - n_nodes) > 0:
             self._pace.note("score", n_read, 1000 * (self._pace.clock() - began))
-        best: dict[str, tuple[list[int], list[float]]] = {}
         for (text, ids, _), row in zip(readings, rows, strict=True):
-            if text not in best or sum(row) > sum(best[text][1]):
-                best[text] = ids, row
-        for text, (ids, row) in best.items():
             self._keep(text, ids, row[: len(ids)], row[len(ids) :])
 
     def _keep(self, text: str, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> None:

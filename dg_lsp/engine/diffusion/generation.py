@@ -58,7 +58,7 @@ class CanvasRequest(RequestInputs):
             return text
         request, is_last = self.request, hole_idx == self.n_holes - 1
         here = place.between("", (*request.between, request.suffix)[hole_idx])
-        bounds = extent.of(request.holes[hole_idx], here, request.language)
+        bounds = extent.of(request.holes[hole_idx], here)
         return bounds.of_canvas(text, is_held=not is_last or bool(self.prompt.tail))
 
 
