@@ -55,6 +55,8 @@ class RpcProtocol(LanguageServerProtocol):
     """Called when the client sends `exit`."""
     unreadable: Callable[[str, object], None] = staticmethod(lambda _method, _params: None)
     """Called with the method and the parameters of each notification that can't be parsed."""
+    explain: Callable[[], str] = staticmethod(lambda: "")
+    """Called after an unexpected error; returns why requests fail now, "" if only this one does."""
     begins: Callable[[], object] = staticmethod(lambda: None)
     """Called with the first message after `initialize`: some clients send no `initialized`."""
     initialized = has_begun = False
@@ -146,11 +148,13 @@ class RpcProtocol(LanguageServerProtocol):
             super()._send_handler_result(future, msg_id=msg_id)
             return
         log.error("a request failed", exc_info=error)
-        self._refuse(msg_id, INTERNAL_ERROR, f"dg-lsp failed on this request ({type(error).__name__}); its log says where")
+        sentence = self.explain() or f"dg-lsp failed on this request ({type(error).__name__}); its log says where"
+        self._refuse(msg_id, INTERNAL_ERROR, sentence)
 
     def _check_handler_result(self, future: Future[Any]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             log.error("a notification could not be handled", exc_info=error)
+            self.explain()
 
     def _handle_cancel_notification(self, msg_id: str | int) -> None:
         # Unlike pygls' version, keep the future until it is done, and do not log unknown ids: their response was already sent.

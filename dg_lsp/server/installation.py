@@ -1,0 +1,34 @@
+"""Whether the installed files are still those that this server runs.
+
+Modules are imported when they are first needed, so an update or a removal makes a running server fail at one of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dg_lsp
+
+UPDATED = "dg-lsp was updated while it ran: restart it to use the new version"
+REMOVED = "dg-lsp was removed while it ran: install it again, then restart the editor"
+
+_FILE = Path(dg_lsp.__file__)
+
+
+def _stamp() -> tuple[int, int] | None:
+    try:
+        info = _FILE.stat()
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns
+
+
+_AT_START = _stamp()
+
+
+def change() -> str:
+    """Return in a sentence how the installation has changed since the start, "" if it has not."""
+    now = _stamp()
+    if now == _AT_START:
+        return ""
+    return UPDATED if now else REMOVED

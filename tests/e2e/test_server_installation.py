@@ -1,0 +1,74 @@
+"""The installation changes or goes while the server runs: the user is told once, and what is loaded goes on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dg_lsp
+from dg_lsp.server import installation
+from tests.e2e.editor import NEOVIM, ROOT, URI, Editor, command, environment, says
+from tests.e2e.rpc import RpcError
+
+pytestmark = pytest.mark.e2e
+
+
+def remove(package: Path) -> None:
+    shutil.rmtree(package)
+
+
+def update(package: Path) -> None:
+    """Replace the package by one whose modules are others."""
+    first = package / "__init__.py"
+    new = first.with_suffix(".new")
+    new.write_bytes(first.read_bytes())
+    new.replace(first)
+    for name in ("running", "pulling"):
+        (package / "server" / f"{name}.py").write_text("from dg_lsp.server.methods import NewInThisVersion\n")
+    shutil.rmtree(package / "server" / "__pycache__", ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence", "choice"),
+    [(update, installation.UPDATED, "Restart"), (update, installation.UPDATED, None), (remove, installation.REMOVED, None)],
+)
+async def test_a_changed_installation_is_named_once_and_suggestions_go_on(
+    tmp_path: Path, changed: Callable[[Path], None], sentence: str, choice: str | None
+) -> None:
+    package = tmp_path / "site" / "dg_lsp"
+    shutil.copytree(Path(dg_lsp.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    (package.parent / "tests").symlink_to(ROOT / "tests")
+    client = Editor(*command(), env=environment(tmp_path, PYTHONPATH=str(package.parent), PYTHONSAFEPATH="1"))
+    client.journal = tmp_path / "journal"
+    questions = list[str]()
+
+    def chosen(params: dict[str, str]) -> dict[str, str] | None:
+        questions.append(params["message"])
+        return {"title": choice} if choice else None
+
+    client.answers["window/showMessageRequest"] = chosen
+    async with client:
+        await client.hello(NEOVIM, settings={"completion": {"debounce": 0, "speculate": False}})
+        client.open(says(text="1") + "x = \n")
+        (item,) = await client.suggestions(1, 4)
+        changed(package)
+        for _ in range(2):
+            with pytest.raises(RpcError) as error:
+                await client.menu(1, 0)
+            assert sentence in str(error.value)
+            if choice:
+                break
+        await client.until(lambda: questions or client.said("window/showMessage"))
+        if choice:
+            assert await client.process.wait() == 1, "an editor starts it again"
+            assert questions == [sentence]
+            return
+        client.change(2, {"text": says(text="1") + "xy = \n"}, uri=URI)
+        (item,) = await client.suggestions(1, 5)
+        assert item["insertText"] == "1"
+        said = [message["message"] for message in client.said("window/showMessage")]
+        assert [*questions, *said] == [sentence if changed is update else f"dg-lsp: {sentence.removeprefix('dg-lsp ')}"]
+        assert await client.end() == 0
