@@ -30,7 +30,7 @@ from dg_lsp.client.life import State
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Document
 from dg_lsp.core.wording import size
-from dg_lsp.server import configuration, decisions, methods, protocol
+from dg_lsp.server import configuration, decisions, installation, methods, protocol
 from dg_lsp.server.configuration import Client, Configuration
 from dg_lsp.server.decisions import Reason
 from dg_lsp.server.methods import DraftParams, ModelOffer, RefreshParams, StatusParams, Versioned
@@ -105,7 +105,7 @@ class DgLanguageServer(LanguageServer):
         """What the button of each progress bar calls, by the bar's token."""
         self.tasks: set[asyncio.Task[Any]] = set()
         self.roots: dict[str, None] = {}
-        self._last_message = ""
+        self._last_message = self._change = ""
         self._problems: tuple[str, ...] = ()
         self._pulls = 0
         self.card_bytes = 0
@@ -114,6 +114,7 @@ class DgLanguageServer(LanguageServer):
         """Whether a laptop model is being downloaded."""
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
         self.protocol.unreadable = self._unreadable
+        self.protocol.explain = self.explain
 
     @cached_property
     def nearby(self) -> Nearby:
@@ -178,6 +179,7 @@ class DgLanguageServer(LanguageServer):
         roots = [folder.uri for folder in params.workspace_folders or ()]
         roots += [params.root_uri] if params.root_uri and not roots else []
         self.roots = dict.fromkeys(roots)
+        self.configuration.can_hold = self.client.holds
         self.configuration.options = configuration.section(params.initialization_options)
         self.configuration.set_roots(self.roots)
         self._configure()
@@ -305,7 +307,7 @@ class DgLanguageServer(LanguageServer):
     def _configure(self) -> None:
         self.settings = self.configuration.session
         self._use_model()
-        self.reporter.update(problems=self.configuration.problems)
+        self.reporter.update(problems=self.configuration.problems, held=self.settings.trigger == "held")
         self.reporter.paused(decisions.paused(self.settings))
 
     def _show_problems(self) -> None:
@@ -320,7 +322,8 @@ class DgLanguageServer(LanguageServer):
 
     def _engine_changed(self, state: State) -> None:
         self.reporter.update(state=state.name, message=state.message, fraction=round(state.fraction, 3))
-        if state.name == "failed":
+        # An engine of another version is no failure of its own.
+        if state.name == "failed" and not self.explain():
             self._on_message(state.message)
 
     def _on_message(self, sentence: str) -> None:
@@ -332,6 +335,22 @@ class DgLanguageServer(LanguageServer):
         if message != self._last_message:
             self._last_message = message
             self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, f"dg-lsp: {message}"))
+
+    def explain(self) -> str:
+        """Return how the installation has changed since the start, "" if it has not; tell the user of each change once."""
+        sentence = installation.change()
+        if sentence and sentence != self._change:
+            self._change = sentence
+            self.spawn(self._offer_restart(sentence))
+        return sentence
+
+    async def _offer_restart(self, sentence: str) -> None:
+        restart = "Restart"
+        if sentence == installation.REMOVED:
+            await self.tell(sentence.removeprefix("dg-lsp "))
+        elif await self.ask(lsp.MessageType.Warning, sentence, restart) == restart:
+            # Editors start a server that ends by itself again.
+            self.protocol.ended()
 
     def allow_repeat(self) -> None:
         """Let `tell` show the last warning once more."""
@@ -346,6 +365,7 @@ class DgLanguageServer(LanguageServer):
             self.tasks.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _REPORTED_ERRORS):
                 log.error("a background task failed", exc_info=error)
+                self.explain()
 
         task.add_done_callback(ended)
         return task

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Configuration:
     def __init__(self) -> None:
         self.options: object = None
         """The settings sent with `initialize`; the editor's later settings override them."""
+        self.can_hold = False
+        """Whether the editor shows a suggestion only when the user reveals it, if the server says so."""
         self._editor_settings: object = None
         self._editor_settings_by_folder: Mapping[str, object] = {}
         self._roots: dict[Path, str] = {}
@@ -142,6 +144,8 @@ class Configuration:
             for data in (without(self.options, *current), *current):
                 result, more = read(data, result, defaults_count=False)
                 problems = (*problems, *more)
+            if result.trigger == "held" and not self.can_hold:
+                result = replace(result, trigger="manual")
             self._by_folder[folder] = result, problems
         return self._by_folder[folder]
 
@@ -208,7 +212,7 @@ _OWN_WAIT_MS = (("neovim", 200.0), ("code", 50.0))
 
 
 # What `experimental.dgLsp` of the client's capabilities may announce.
-_EXTENSIONS = ("status", "draft", "preview", "offer", "refresh")
+_EXTENSIONS = ("status", "draft", "preview", "offer", "refresh", "held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,8 @@ class Client:
     """It asks again when the server says that an answer came late."""
     previews: bool = False
     """It previews an edit that needs confirmation, at least one sent by `workspace/applyEdit`."""
+    holds: bool = False
+    """It hides a suggestion until the user reveals it, where the status says `held`."""
     shows_offers: bool = False
     """It tells the user of the model that the status offers, so the server asks no question."""
 
@@ -265,6 +271,7 @@ def read_client(params: lsp.InitializeParams) -> Client:
         hears_drafts="draft" in ours,
         asks_again="refresh" in ours,
         previews="preview" in ours,
+        holds={"held", "status"} <= ours,
         shows_offers="offer" in ours,
     )
 

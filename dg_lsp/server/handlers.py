@@ -220,8 +220,10 @@ async def _inline_completion(server: DgLanguageServer, params: lsp.InlineComplet
 async def _completion(server: DgLanguageServer, params: lsp.CompletionParams) -> lsp.CompletionList:
     """Return the suggestions as items of an ordinary completion list."""
     encoding = server.documents.encoding
-    # Editors send the trigger kind "invoked" at each letter too, so an explicit request can't be told apart.
-    reply = await _answer(server, params, automatic=True)
+    # Many editors send the trigger kind "invoked" at each letter too, so the user says what it means.
+    is_invoked = params.context is not None and params.context.trigger_kind == lsp.CompletionTriggerKind.Invoked
+    by_hand = is_invoked and server.configuration.at(params.text_document.uri).invoked_by_hand
+    reply = await _answer(server, params, automatic=not by_hand)
     items = [
         convert.to_completion_item(reply.index, reply.at, suggestion.text, encoding=encoding)
         for suggestion in reply.suggestions
@@ -258,7 +260,8 @@ async def _answer(
     except Exception as error:
         # Editors would show a popup for each error response, so only log it.
         log.exception("a request for suggestions failed")
-        server.note_outcome(decisions.failed(error))
+        change = server.explain()
+        server.note_outcome(Reason("internal", change) if change else decisions.failed(error))
         return Reply(doc.index)
     finally:
         if latencies := server.completer.rhythm.latencies_ms:

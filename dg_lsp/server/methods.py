@@ -79,6 +79,7 @@ class StatusParams(Message, frozen=True):
     """The status: the engine's state and model, the last answer's latency, the reason for a missing suggestion.
 
     `problems` has a sentence for each problem in the settings. `offer` could replace the embedded model, which is in use.
+    `held`: the client shows an unprompted suggestion only when the user reveals it.
     """
 
     state: StateName
@@ -90,6 +91,7 @@ class StatusParams(Message, frozen=True):
     busy: bool = False
     problems: tuple[str, ...] = ()
     offer: ModelOffer | None = None
+    held: bool = False
 
 
 class DraftHole(Message, frozen=True):

@@ -22,7 +22,7 @@ EVERYTHING = ("*",)
 """The pattern that matches every file; used for `local_only` when the user's patterns can't be read."""
 MAX_S = 1_000_000
 
-Trigger = Literal["auto", "manual"]
+Trigger = Literal["auto", "held", "manual"]
 DEVICES = ("auto", "cpu", "cuda", "mps")
 Precision = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"]
 Check = Callable[[Any], None]
@@ -174,9 +174,14 @@ class Settings:
     trigger: Trigger = setting(
         "auto",
         "completion.trigger",
-        "When to suggest: `auto` while typing, `manual` only when asked.",
-        "Set `manual` when unprompted suggestions distract you, or when a remote model bills by the request.",
-        choices=("while typing", "only when asked for (the command Trigger Inline Suggestion)"),
+        "When to suggest: `auto` while typing; `held` prepares suggestions while typing and shows them when you press the key "
+        "that reveals them (in VS Code and Neovim, elsewhere as `manual`); `manual` only when asked.",
+        "Set `held` or `manual` when suggestions distract you, and `manual` when a remote model bills by the request.",
+        choices=(
+            "while typing",
+            "prepared while typing, shown by the command Reveal Suggestion",
+            "only when asked for (the command Trigger Inline Suggestion)",
+        ),
     )
     debounce: Annotated[int, Meta(ge=0, le=10_000)] | None = setting(
         None,
@@ -242,6 +247,13 @@ class Settings:
         "completion.in_lists",
         "Offer suggestions in ordinary completion lists too; `auto` does so in editors without inline completion.",
         "Set `true` if no suggestions appear in your editor; set `false` if you see each suggestion twice.",
+    )
+    invoked_by_hand: bool = setting(
+        False,
+        "completion.invoked_by_hand",
+        "In completion lists: a request of the trigger kind `Invoked` is one that you made by a key. It gets several "
+        "suggestions whatever their probability, also in comments and with `completion.trigger` set to `manual`.",
+        "Set `true` if your editor opens lists only when you press a key. Many editors also send this kind for each letter.",
     )
     action_deadline: Annotated[int, Meta(ge=0, le=3_600_000)] = setting(
         20_000,

@@ -106,6 +106,32 @@ async def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_
         assert answer["isIncomplete"]
 
 
+INVOKED, TYPED = 1, 2  # the kinds of a request for a list
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "kind", "line", "is_answered"),
+    [
+        (True, INVOKED, "x = f", True),
+        (True, INVOKED, "# x = f", True),
+        (True, TYPED, "x = f", False),
+        (True, None, "x = f", False),
+        (False, INVOKED, "x = f", False),
+    ],
+)
+async def test_a_list_that_is_opened_by_a_key_is_answered_where_suggestions_come_only_on_request(
+    tmp_path: Path, by_hand: bool, kind: int | None, line: str, is_answered: bool
+) -> None:
+    options = {"completion": {"debounce": 0, "trigger": "manual", "invokedByHand": by_hand}}
+    async with editor(tmp_path, PLAIN, options=options) as client:
+        client.open(says(text="oo(a)") + f"{line}\n")
+        params = {"textDocument": {"uri": URI}, "position": {"line": 1, "character": len(line)}}
+        context = {"context": {"triggerKind": kind}} if kind else {}
+        answer = await client.request("textDocument/completion", {**params, **context})
+        assert bool(answer["items"]) == is_answered
+        assert bool(client.asked) == is_answered
+
+
 async def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path) -> None:
     async with editor(tmp_path, CODE, root=tmp_path) as client:
         uri = (tmp_path / ".env").as_uri()

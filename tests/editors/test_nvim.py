@@ -20,6 +20,7 @@ from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, LONG_TESTS, SH
 from tests.editors.waiting import until
 
 OPTIONS = EVERYTHING
+CURRENT = "(require('vim.lsp._capability').all.inline_completion.active[vim.api.nvim_get_current_buf()] or {}).current"
 
 
 def test_the_status_names_the_remedy_where_the_plugin_is_not_set_up(nvim: Neovim) -> None:
@@ -73,6 +74,60 @@ def test_a_dot_repeats_accepted_words(nvim: Neovim) -> None:
     line = nvim.lua("return vim.api.nvim_get_current_line()")
     nvim.change(".")
     assert nvim.lua("return vim.api.nvim_get_current_line()").strip().endswith(line.strip())
+
+
+@pytest.mark.parametrize("accept", ["<C-l>", "<C-j>", "<C-g>l"])
+@pytest.mark.parametrize("register", ["a", "A"])
+def test_a_macro_writes_what_was_accepted_while_it_was_recorded(nvim: Neovim, accept: str, register: str) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.lua("vim.fn.setreg('a', '')")
+    nvim.put(*INSIDE)
+    nvim.leave("<Esc>")
+    nvim.type(f"q{register}A<CR>self.")
+    nvim.until_ghost()
+    accepted = nvim.change(accept)
+    nvim.leave("é<Esc>")
+    nvim.type("q")
+    nvim.until("vim.fn.reg_recording() == ''", "the end of the recording")
+    # In a buffer without the server, so that nothing but the macro can write the text.
+    nvim.command("enew | set autoindent filetype= | inoremap ( [")
+    nvim.type("i    x<Esc>@a")
+    nvim.until("vim.api.nvim_get_mode().mode == 'n' and vim.fn.line('$') > 1", "the lines of the macro")
+    assert nvim.text() == f"    x\n    self.{accepted}é\n"
+
+
+def test_accepted_text_is_not_given_to_another_plugins_paste(nvim: Neovim) -> None:
+    nvim.lua("vim.g.pasted = 0; vim.paste = function() vim.g.pasted = vim.g.pasted + 1; return true end")
+    nvim.begin()
+    nvim.change("<C-l>")
+    assert nvim.lua("return vim.g.pasted") == 0
+    nvim.lua("vim.api.nvim_paste('x', false, -1)")
+    assert nvim.lua("return vim.g.pasted") == 1
+
+
+HELD = OPTIONS.replace("settings = { ", "settings = { ['completion.trigger'] = 'held', ")
+
+
+def test_a_held_suggestion_is_shown_and_accepted_only_after_it_was_revealed(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    with Neovim(program("nvim"), tmp_path, environment, HELD) as nvim:
+        nvim.lua("vim.keymap.set('i', '<C-r><C-v>', '<Plug>(dg-lsp-reveal)')")
+        nvim.edit("shop.py", SHOP)
+        nvim.put(*INSIDE)
+        nvim.type("<CR>self.")
+        nvim.until(f"{CURRENT} ~= nil", "the prepared suggestion")
+        assert nvim.ghost() == ""
+        assert nvim.lua("return require('dg_lsp').is_shown()") is False
+        before = nvim.text()
+        assert nvim.lua("return require('dg_lsp').accept()") is False
+        assert nvim.text() == before
+        nvim.type("<C-r><C-v>")
+        ghost = nvim.until_ghost()
+        assert nvim.change("<C-l>") == ghost
+        nvim.type("<CR>self.")
+        nvim.until(f"{CURRENT} ~= nil", "the next prepared suggestion")
+        assert nvim.ghost() == ""
 
 
 def test_single_words_and_lines_can_be_accepted(nvim: Neovim) -> None:

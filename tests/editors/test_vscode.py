@@ -480,6 +480,23 @@ def test_a_pause_lasts_until_resume(code: Workbench) -> None:
     code.until_ghost()
 
 
+def test_a_held_suggestion_is_shown_after_it_was_revealed(code: Workbench) -> None:
+    code.open("held.py", SHOP)
+    code.set("completion.trigger", "held")
+    until(lambda: code.setting("completion.trigger") == "held", "the setting")
+    try:
+        code.put(*INSIDE)
+        code.press("End", "Enter")
+        code.type("self.")
+        until(lambda: "Working" not in code.status(), "the engine", tell=code.status)
+        assert not code.ghost()
+        code.press("Control+Alt+Space")
+        ghost = code.until_ghost()
+        assert code.change("Tab").startswith(ghost.split("\n")[0])
+    finally:
+        code.set("completion.trigger", None)
+
+
 def test_an_untitled_document_gets_suggestions(code: Workbench) -> None:
     code.command("dgLsp.openSample")
     code.page.wait_for_selector(".monaco-editor.focused")

@@ -61,6 +61,14 @@ def test_defaults_sent_by_an_editor_are_ignored(folders: Folders) -> None:
     assert (folders.session.trigger, folders.session.candidates, folders.session.deadline) == ("auto", 5, 900)
 
 
+def test_held_means_manual_where_the_editor_can_not_hide_a_suggestion(folders: Folders) -> None:
+    triggers = list[str]()
+    for folders.can_hold in (False, True):
+        folders.set_editor_settings({"completion.trigger": "held"})
+        triggers.append(folders.session.trigger)
+    assert triggers == ["manual", "held"]
+
+
 def test_each_folder_has_its_own_settings(folders: Folders) -> None:
     folders.user("completion.candidates = 5\n")
     a, b = folders.folder("a", "enable = false\n"), folders.folder("b", "context.related_chars = 0\n")

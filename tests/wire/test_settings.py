@@ -81,7 +81,7 @@ def test_the_editors_schema_accepts_exactly_the_valid_values(setting: Setting) -
         ("engine.threads", {}, "must be a whole number from 0 to 1024, not a table"),
         ("completion.threshold", float("nan"), "must be a number from 0 to 1, not NaN"),
         ("engine.device", "x" * 0, 'must be a string that is not empty, not ""'),
-        ("completion.trigger", "x" * 99, 'must be "auto" or "manual", not "xxx'),
+        ("completion.trigger", "x" * 99, 'must be "auto" or "held" or "manual", not "xxx'),
         ("engine.model", "auto" * 0, "must be a string that is not empty"),
         ("privacy.local_only", [" "], "must be a list of patterns as in .gitignore"),
     ],

@@ -18,7 +18,9 @@ return {
   settings = { dgLsp = config.server_settings() },
   capabilities = {
     -- The server sends its own notifications only to clients that announce support for them.
-    experimental = { dgLsp = { status = true, draft = true, preview = true, offer = true, refresh = true } },
+    experimental = {
+      dgLsp = { status = true, draft = true, preview = true, offer = true, refresh = true, held = true },
+    },
     -- Without `resolveSupport` the edit of a code action arrives as `workspace/applyEdit`, where it can be previewed.
     textDocument = { codeAction = { resolveSupport = vim.NIL } },
     -- Neovim supports `documentChanges` but does not announce it. It shows a message for every annotated edit.

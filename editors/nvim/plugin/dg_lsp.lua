@@ -113,6 +113,7 @@ for name, method in pairs({
   next = "next",
   previous = "previous",
   dismiss = "dismiss",
+  reveal = "reveal",
   request = "request",
 }) do
   vim.keymap.set("i", ("<Plug>(dg-lsp-%s)"):format(name), function()

@@ -54,6 +54,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   command("dgLsp.togglePause", togglePause);
   command("dgLsp.toggleLanguage", toggleLanguage);
   command("dgLsp.chooseModel", () => chooseModel(server.program, folder(), output));
+  command("dgLsp.reveal", () => watcher.reveal());
   command("dgLsp.snooze", () => snooze.toggle());
   command("dgLsp.showLog", () => {
     output.show();
@@ -123,9 +124,14 @@ async function offerUpdate(): Promise<void> {
   if ((await vscode.window.showInformationMessage(question, update)) === update) await vscode.commands.executeCommand("dgLsp.install");
 }
 
+/** The trigger that the user had before the last pause of this window. */
+let usualTrigger = "auto";
+
 async function togglePause(): Promise<void> {
   const settings = vscode.workspace.getConfiguration("dgLsp");
-  const next = settings.get("completion.trigger") === "manual" ? "auto" : "manual";
+  const trigger = settings.get<string>("completion.trigger", "auto");
+  if (trigger !== "manual") usualTrigger = trigger;
+  const next = trigger === "manual" ? usualTrigger : "manual";
   await settings.update("completion.trigger", next, whereSet(settings, "completion.trigger"));
 }
 

@@ -18,6 +18,8 @@ export interface Status {
   problems: string[];
   /** The server asks VS Code's users by a message, so `isNew` is never true here. */
   offer: { model: string; size: string; gives: string; isNew: boolean } | null;
+  /** Show an unprompted suggestion only when the user reveals it. */
+  held: boolean;
 }
 
 export interface DraftHole {

@@ -289,10 +289,13 @@ export class Server implements vscode.Disposable {
           const answer = next(type, param, token);
           return client().watchdog?.watch(answer) ?? answer;
         },
-        provideInlineCompletionItems: (document, position, context, token, next) => {
+        provideInlineCompletionItems: async (document, position, context, token, next) => {
           const ownContext = this.watcher.contextOf(document, context);
           const isAutomatic = ownContext.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;
-          return isAutomatic && this.snooze.until !== undefined ? undefined : this.watcher.provide(document, position, ownContext, token, next);
+          if (isAutomatic && this.snooze.until !== undefined) return undefined;
+          const isHidden = isAutomatic && this.status.status?.held === true && !this.watcher.isRevealing;
+          const answer = await this.watcher.provide(document, position, ownContext, token, next);
+          return isHidden ? undefined : answer;
         },
         resolveCodeAction: async (action, token, next) => {
           const resolved = await withCancellation(async (anyToken) => next(action, anyToken), token);
@@ -342,7 +345,7 @@ function isOpen(document: vscode.Uri): boolean {
 /** Announces in `initialize` which of the server's additional messages the client supports. */
 const CAPABILITIES: StaticFeature = {
   fillClientCapabilities: (capabilities) => {
-    capabilities.experimental = { ...(capabilities.experimental as object | undefined), dgLsp: { status: true, draft: true, preview: true, refresh: true } };
+    capabilities.experimental = { ...(capabilities.experimental as object | undefined), dgLsp: { status: true, draft: true, preview: true, refresh: true, held: true } };
   },
   initialize: () => undefined,
   getState: () => ({ kind: "static" }),

@@ -19,6 +19,10 @@ export class Watcher implements vscode.Disposable {
   /** The change for which this class has triggered a request, until that request comes. */
   private triggered: Typed | undefined;
   private isReady = false;
+  /** Whether the next request shows what was prepared, because the user asked to see it. */
+  private reveals = false;
+  /** Whether the request that runs shows what was prepared. */
+  isRevealing = false;
   /** Whether VS Code has sent any request, so that it has set up inline suggestions. */
   private hasRequested = false;
   private firstRequest: NodeJS.Timeout | undefined;
@@ -52,6 +56,12 @@ export class Watcher implements vscode.Disposable {
     await this.askAgain();
   }
 
+  /** Show the suggestion that was prepared at the cursor. */
+  async reveal(): Promise<void> {
+    this.reveals = true;
+    await vscode.commands.executeCommand("editor.action.inlineSuggest.trigger");
+  }
+
   /** Ask for the last typed change if it got no answer. */
   private async askAgain(): Promise<void> {
     const { typed } = this;
@@ -69,7 +79,9 @@ export class Watcher implements vscode.Disposable {
     this.hasRequested = true;
     const isTriggered = this.triggered !== undefined && this.triggered === this.typed && document === this.typed.document;
     this.triggered = undefined;
-    return isTriggered ? { ...context, triggerKind: vscode.InlineCompletionTriggerKind.Automatic } : context;
+    this.isRevealing = this.reveals;
+    this.reveals = false;
+    return isTriggered || this.isRevealing ? { ...context, triggerKind: vscode.InlineCompletionTriggerKind.Automatic } : context;
   }
 
   /** Middleware of the client: returns the answers unchanged, and remembers which change got one. */

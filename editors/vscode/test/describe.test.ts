@@ -13,7 +13,7 @@ const READY: Status = {
   suppressed: null,
   busy: false,
   problems: [],
-  offer: null,
+  offer: null, held: false,
 };
 
 function text(changes: Partial<Status>): string {

@@ -12,7 +12,7 @@ local M = {}
 ---@field ["engine.dtype"]? "auto"|"float32"|"bfloat16"|"float16"|"int8"|"fp8"|"int4" the precision of the weights
 ---@field ["engine.threads"]? integer CPU threads of the engine; 0 lets it choose
 ---@field ["engine.unloadAfter"]? integer seconds without a request after which the engine frees the model's memory
----@field ["completion.trigger"]? "auto"|"manual" suggest while typing, or only on request
+---@field ["completion.trigger"]? "auto"|"held"|"manual" suggest while typing, when revealed, or only on request
 ---@field ["completion.debounce"]? integer|"auto" milliseconds to wait after a key before a request
 ---@field ["completion.deadline"]? integer milliseconds after which the best answer so far is shown
 ---@field ["completion.threshold"]? number lowest probability of an unprompted suggestion
@@ -24,6 +24,7 @@ local M = {}
 ---@field ["completion.disabledLanguages"]? string[] languages without unprompted suggestions
 ---@field ["completion.speculate"]? boolean request in advance what could follow a suggestion
 ---@field ["completion.inLists"]? boolean|"auto" offer suggestions in ordinary completion lists too
+---@field ["completion.invokedByHand"]? boolean a request of a list with the kind Invoked is made by a key
 ---@field ["actions.deadline"]? integer milliseconds that each request of a fill may take
 ---@field ["context.windowChars"]? integer characters of the file that the model sees on each side of the hole
 ---@field ["context.relatedChars"]? integer characters of other files that the model sees

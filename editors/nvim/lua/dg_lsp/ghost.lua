@@ -4,11 +4,54 @@
 -- typed. This module inserts only the rest, and hides an item that no longer fits. It uses private parts of Neovim, all
 -- of them behind `completor`. Without them, accepting still works.
 
+local macro = require("dg_lsp.macro")
 local server = require("dg_lsp.server")
 
 local M = {}
 
 local METHOD = "textDocument/inlineCompletion"
+
+---Where suggestions are held, the item that the user revealed.
+---@type table?
+local revealed
+
+---Whether the next item is revealed when it comes.
+local reveals_next = false
+
+---@param item table
+---@return boolean
+local function is_ours(item)
+  local client = vim.lsp.get_client_by_id(item.client_id)
+  return client ~= nil and client.name == server.NAME and type(item.insert_text) == "string"
+end
+
+---Return whether an item stays hidden, because the user has not revealed it.
+---@param bufnr integer
+---@param item table
+---@return boolean
+local function is_hidden(bufnr, item)
+  local status = require("dg_lsp.status").current(bufnr)
+  return is_ours(item) and item ~= revealed and status ~= nil and status.held == true
+end
+
+---Let Neovim's object show only what is not hidden.
+---@param state table
+local function hold(state)
+  if rawget(state, "show") then
+    return
+  end
+  local show = state.show
+  state.show = function(self, hint)
+    if self.current and reveals_next then
+      revealed, reveals_next = self.current, false
+    end
+    if self.current and is_hidden(self.bufnr, self.current) then
+      self:hide()
+    else
+      show(self, hint)
+    end
+  end
+end
 
 ---Return Neovim's private object for a buffer's inline completion; nil if it does not exist or has another interface.
 ---@param bufnr integer
@@ -25,6 +68,7 @@ local function completor(bufnr)
       return nil
     end
   end
+  hold(candidate)
   return candidate
 end
 
@@ -33,13 +77,6 @@ end
 ---@return boolean
 function M.has_completor(bufnr)
   return completor(bufnr) ~= nil
-end
-
----@param item table
----@return boolean
-local function is_ours(item)
-  local client = vim.lsp.get_client_by_id(item.client_id)
-  return client ~= nil and client.name == server.NAME and type(item.insert_text) == "string"
 end
 
 ---Return the part of an item that is not yet typed, and the column where the replaced text ends. Return nil if the item
@@ -64,15 +101,36 @@ local function rest_of(item)
   return text:sub(#typed + 1), math.max(range.end_col, column)
 end
 
+---Insert a text as pasted text, which Neovim repeats with `.`. Another plugin's `vim.paste` gets nothing of it.
+---@param text string
+local function paste(text)
+  local others = vim.paste
+  -- luacheck: push ignore 122
+  vim.paste = function(lines)
+    vim.api.nvim_put(lines, "c", false, true)
+    return true
+  end
+  local ok, err = pcall(vim.api.nvim_paste, text, false, -1)
+  vim.paste = others
+  -- luacheck: pop
+  if not ok then
+    error(err, 0)
+  end
+end
+
 ---@param text string inserted at the cursor
 ---@param end_col integer where the replaced text ends
 local function insert(text, end_col)
   -- Setting this option, even to its own value, starts a new undo step.
   vim.bo.undolevels = vim.bo.undolevels
   local row, column = unpack(vim.api.nvim_win_get_cursor(0))
+  if macro.is_recording() then
+    local replaced = vim.api.nvim_get_current_line():sub(column + 1, end_col)
+    macro.type(text, vim.fn.strchars(replaced))
+    return
+  end
   vim.api.nvim_buf_set_text(0, row - 1, column, row - 1, end_col, {})
-  -- Neovim repeats pasted text with `.`, unlike text of `nvim_buf_set_text`.
-  vim.api.nvim_paste(text, false, -1)
+  paste(text)
 end
 
 ---@param part fun(rest: string): string how much of the rest to insert
@@ -80,6 +138,9 @@ end
 local function accept(part)
   local bufnr = vim.api.nvim_get_current_buf()
   local state = completor(bufnr)
+  if state and state.current and is_hidden(bufnr, state.current) then
+    return false
+  end
   if state and state.current and is_ours(state.current) and not rest_of(state.current) then
     state:abort()
     return false
@@ -109,6 +170,7 @@ local function accept(part)
           insert_text = rest:sub(#text + 1),
           range = vim.range(bufnr, after - 1, at, after - 1, at + shift),
         })
+        revealed = state.current
         state:show()
       end
       return nil
@@ -153,6 +215,20 @@ function M.dismiss()
   vim.lsp.inline_completion.enable(false, { bufnr = bufnr })
   vim.lsp.inline_completion.enable(true, { bufnr = bufnr })
   return true
+end
+
+---Show the suggestion that was prepared at the cursor.
+function M.reveal()
+  local state = completor(vim.api.nvim_get_current_buf())
+  if not state then
+    return
+  end
+  reveals_next = true
+  if state.current then
+    state:show()
+  else
+    state:request(vim.lsp.protocol.InlineCompletionTriggerKind.Automatic)
+  end
 end
 
 ---Ask again for a suggestion at the cursor if none is shown. Neovim itself asks only after the next key.
@@ -218,6 +294,7 @@ function M.request(choose)
       return
     end
     state.client_state[client.id].items = items
+    reveals_next = true
     state:select(choose and choose(#items) or 1, #items > 1)
     M.refresh(bufnr)
   end, bufnr)
@@ -227,6 +304,7 @@ end
 local function cycle(step)
   local state = completor(vim.api.nvim_get_current_buf())
   if not state or state:count_items() > 1 then
+    reveals_next = true
     vim.lsp.inline_completion.select({ count = step })
     return
   end
@@ -249,8 +327,9 @@ end
 ---Return whether a suggestion is on the screen.
 ---@return boolean
 function M.is_shown()
-  local state = completor(vim.api.nvim_get_current_buf())
-  return state ~= nil and state.current ~= nil
+  local bufnr = vim.api.nvim_get_current_buf()
+  local state = completor(bufnr)
+  return state ~= nil and state.current ~= nil and not is_hidden(bufnr, state.current)
 end
 
 ---Hide a suggestion that no longer fits the typed text, and replace CR in the shown text by a line break.
@@ -284,6 +363,7 @@ function M.attach(client, bufnr)
     group = group,
     buffer = bufnr,
     callback = function()
+      reveals_next = false
       M.refresh(bufnr)
     end,
   })

@@ -31,6 +31,7 @@ function M.setup(opts)
     return
   end
   server.detect_types()
+  require("dg_lsp.macro").watch()
   vim.lsp.enable(server.NAME)
 end
 
@@ -40,6 +41,7 @@ M.accept_line = ghost.accept_line
 M.next = ghost.next
 M.previous = ghost.previous
 M.dismiss = ghost.dismiss
+M.reveal = ghost.reveal
 M.is_shown = ghost.is_shown
 
 ---Request a suggestion now.
@@ -67,10 +69,17 @@ local function hide()
   end
 end
 
----@param trigger "auto"|"manual"
-local function set_trigger(trigger)
+---The user's `completion.trigger`, while suggestions are paused.
+local usual_trigger = "auto"
+
+---@param is_paused boolean
+local function pause_all(is_paused)
   server.change_settings(function(settings)
-    settings["completion.trigger"] = trigger
+    local trigger = settings["completion.trigger"]
+    if is_paused and trigger ~= "manual" then
+      usual_trigger = trigger or "auto"
+    end
+    settings["completion.trigger"] = is_paused and "manual" or usual_trigger
   end)
 end
 
@@ -80,7 +89,7 @@ function M.pause(filetype)
   hide()
   if not filetype then
     stop_snooze_timer()
-    set_trigger("manual")
+    pause_all(true)
     server.notify("no suggestions until :Dg resume")
     return
   end
@@ -98,7 +107,7 @@ end
 function M.resume(filetype)
   if not filetype then
     stop_snooze_timer()
-    set_trigger("auto")
+    pause_all(false)
     server.notify("suggestions are on")
     return
   end
@@ -120,11 +129,11 @@ function M.snooze(minutes)
   end
   stop_snooze_timer()
   hide()
-  set_trigger("manual")
+  pause_all(true)
   snooze_end = os.date("%H:%M", os.time() + math.floor(minutes * 60)) --[[@as string]]
   snooze_timer = vim.defer_fn(function()
     snooze_timer = nil
-    set_trigger("auto")
+    pause_all(false)
   end, minutes * 60000)
   server.notify(("no suggestions for %g minutes; :Dg snooze 0 ends the snooze"):format(minutes))
 end
