@@ -30,11 +30,11 @@ from dg_lsp.client.life import State
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Document
 from dg_lsp.core.wording import size
-from dg_lsp.server import configuration, decisions, installation, methods, protocol
+from dg_lsp.server import configuration, installation, methods, protocol, reasons
 from dg_lsp.server.configuration import Client, Configuration
-from dg_lsp.server.decisions import Reason
 from dg_lsp.server.methods import DraftParams, ModelOffer, RefreshParams, StatusParams, Versioned
 from dg_lsp.server.protocol import RpcProtocol
+from dg_lsp.server.reasons import Reason
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire import config, laptop
 from dg_lsp.wire.config import SECTION
@@ -308,7 +308,7 @@ class DgLanguageServer(LanguageServer):
         self.settings = self.configuration.session
         self._use_model()
         self.reporter.update(problems=self.configuration.problems, held=self.settings.trigger == "held")
-        self.reporter.paused(decisions.paused(self.settings))
+        self.reporter.paused(reasons.paused(self.settings))
 
     def _show_problems(self) -> None:
         """Show each new problem in the settings to the user, once."""

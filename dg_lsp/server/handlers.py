@@ -11,10 +11,10 @@ from lsprotocol import types as lsp
 from dg_lsp.client.port import EngineError
 from dg_lsp.core import positions
 from dg_lsp.core.values import Span
-from dg_lsp.server import configuration, convert, decisions, methods
+from dg_lsp.server import configuration, convert, methods, reasons
 from dg_lsp.server.app import DgLanguageServer
-from dg_lsp.server.decisions import Reason
 from dg_lsp.server.methods import BadParamsError
+from dg_lsp.server.reasons import Reason
 
 if TYPE_CHECKING:
     from dg_lsp.server.completion import Reply  # imported for the first request
@@ -261,7 +261,7 @@ async def _answer(
         # Editors would show a popup for each error response, so only log it.
         log.exception("a request for suggestions failed")
         change = server.explain()
-        server.note_outcome(Reason("internal", change) if change else decisions.failed(error))
+        server.note_outcome(Reason("internal", change) if change else reasons.failed(error))
         return Reply(doc.index)
     finally:
         if latencies := server.completer.rhythm.latencies_ms:

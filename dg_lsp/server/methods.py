@@ -11,7 +11,7 @@ import msgspec
 from lsprotocol import types as lsp
 
 from dg_lsp.client.life import StateName
-from dg_lsp.server.decisions import Reason
+from dg_lsp.server.reasons import Reason
 
 VERSION = 1
 """Grows when an older client would misread a changed message; sent in the result of `initialize` and in each status."""

@@ -25,7 +25,7 @@ from dg_lsp.core.syntax import Owner, Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Span
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
-from dg_lsp.server import convert, decisions, methods
+from dg_lsp.server import convert, methods, reasons
 from dg_lsp.server.app import DgLanguageServer, Report
 from dg_lsp.server.methods import KINDS, BadParamsError, DraftHole, DraftParams, FillParams, Versioned, What
 from dg_lsp.server.protocol import CONTENT_MODIFIED
@@ -44,9 +44,9 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
     if now is None or not snapshots.is_current(now) or now.lost or not now.settings.enable or now.refused:
         return []
     # Parsing a longer file would block every other request: for 18 s in a file of 9 MB.
-    if len(now.index.text) > decisions.MAX_FILE_CHARS:
+    if len(now.index.text) > reasons.MAX_FILE_CHARS:
         if not automatic:
-            await server.tell(f"no code actions: the file has more than {decisions.MAX_FILE_CHARS} characters")
+            await server.tell(f"no code actions: the file has more than {reasons.MAX_FILE_CHARS} characters")
         return []
     span = convert.to_span(now.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None

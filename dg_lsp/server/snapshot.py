@@ -29,8 +29,8 @@ from dg_lsp.infill import ignoring, workspace
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.workspace import RepositoryIndex
-from dg_lsp.server import convert, decisions
-from dg_lsp.server.decisions import Place
+from dg_lsp.server import convert, cursor
+from dg_lsp.server.cursor import Cursor
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
 
@@ -66,9 +66,9 @@ class Snapshot:
     is_file: bool
 
     @property
-    def place(self) -> Place:
-        """The cursor's place."""
-        return decisions.place(self.document.uri, self.document.text, self.offset)
+    def cursor(self) -> Cursor:
+        """The cursor, with the text around it."""
+        return cursor.at(self.document.uri, self.document.text, self.offset)
 
     def accepting(self, text: str) -> Snapshot:
         """Return the snapshot after this text was accepted at the cursor."""

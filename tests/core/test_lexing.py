@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core import holes, languages, lexing
 from dg_lsp.core.values import Document, Hole
-from dg_lsp.server import decisions
+from dg_lsp.server import reasons
 from tests import marked
 
 # Sections of a file's name and its text, with the holes marked. A FILL without a mark is in a string, an example or the like.
@@ -111,7 +111,7 @@ def test_the_cursor_s_place_in_a_language_without_a_grammar(scope: str, name: st
     for line_end in ("\n", "\r\n", "\r"):
         head, _, tail = text.replace("⏎", line_end).rpartition("$0")
         offset, document = len(head), Document(f"file:///a/{name}", "", head + tail)
-        assert decisions.scope_at(document, None, offset) == scope
+        assert reasons.scope_at(document, None, offset) == scope
 
 
 def test_each_delimiter_has_one_name_and_a_language() -> None:

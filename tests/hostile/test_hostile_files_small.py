@@ -24,7 +24,7 @@ from dg_lsp.core.values import Calibrated, Document, Edit, Hole, Span
 from dg_lsp.engine.backends.remote import to_probability
 from dg_lsp.infill.fill import Fill
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.server import decisions, running
+from dg_lsp.server import reasons, running
 from dg_lsp.server.snapshot import Snapshots
 from dg_lsp.server.sync import Documents, OpenDocument
 from dg_lsp.wire.discovery import EngineId
@@ -170,7 +170,7 @@ def test_a_line_break_in_a_model_s_name_begins_no_line_of_its_own(tmp_path: Path
 def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     documents, messages = Documents(), list[str]()
     documents.open("file:///a.py", "python", 1, "x = 1\n" * 100)
-    monkeypatch.setattr(decisions, "MAX_FILE_CHARS", 500)
+    monkeypatch.setattr(reasons, "MAX_FILE_CHARS", 500)
     monkeypatch.setattr(OpenDocument, "syntax", lambda _self: pytest.fail("all of the file was parsed"))
 
     async def look(_uri: str, *, is_cell: bool) -> str:

@@ -3,7 +3,8 @@
 A comment line in the prefix may say, as JSON after `engine:`, the `text` (or `texts` for several holes) to answer, its
 `probability` or null,
 `confidences`, and a `gate`: a file that must exist before the answer is given, or `fail` with a sentence. With `late`, the
-deadline ends the first request with this value. What is asked is written to the file that DG_LSP_TEST_JOURNAL names.
+deadline ends the first request with this value. With `whole`, a line, the answer is its part up to the next `)`, after what
+stands before the cursor. The answer takes `ms`. What is asked is written to the file that DG_LSP_TEST_JOURNAL names.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Scripted(ReadyEngine):
             if "gate" in script:
                 while not Path(script["gate"]).exists():
                     await asyncio.sleep(0.002)
+            await asyncio.sleep(script.get("ms", 0) / 1000)
         except asyncio.CancelledError:
             _note("cancelled", document)
             raise
@@ -63,6 +65,9 @@ class Scripted(ReadyEngine):
             return (Candidate(("(",), finished=False),)
         if "fail" in script:
             raise EngineError(script["fail"])
+        if (whole := script.get("whole")) is not None:
+            part, closed, _ = whole.removeprefix(request.prefix.rpartition("\n")[2]).partition(")")
+            script["text"] = part + closed
         texts = tuple(script.get("texts") or [script.get("text", "answer = 1")] * len(request.holes))
         confidences = tuple(tuple(script.get("confidences", ())) for _ in texts)
         probability = script.get("probability", 0.9)

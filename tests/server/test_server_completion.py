@@ -19,7 +19,7 @@ from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Calibrated, Candidate, Confidence, InfillRequest, Ranked, Span
 from dg_lsp.server import handlers
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
-from dg_lsp.server.decisions import Reason
+from dg_lsp.server.reasons import Reason
 from dg_lsp.server.snapshot import Nearby, Snapshots
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
@@ -234,43 +234,6 @@ async def test_a_newer_request_ends_the_older_one_and_cancels_the_engine(session
     assert session.noted == ["superseded", ""]
 
 
-@pytest.mark.parametrize(
-    ("typed", "text", "expected"), [("", "f(a)", "f(a)"), ("f", "f(a)", "(a)"), ("f", "g(a)", "2")], ids=["same", "on", "other"]
-)
-async def test_a_request_in_flight_is_joined_and_replaced_when_it_does_not_fit(
-    session: Session, typed: str, text: str, expected: str
-) -> None:
-    old = session.ask("x = $0\n")
-    await session.until_asked(1)
-    session.now = 1.0
-    new = session.ask(f"x = {typed}$0\n")
-    assert texts(await old) == []
-    session.answer(0, text)
-    if expected == "2":
-        await session.until_asked(2)
-        session.answer(1, "2")
-    assert texts(await new) == [expected]
-    assert len(session.held.asked) == 1 + (expected == "2")
-
-
-async def test_a_cancelled_request_leaves_its_work_for_the_next_one(session: Session) -> None:
-    old = session.ask("x = $0\n")
-    await session.until_asked(1)
-    old.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await old
-    new = session.ask("x = $0\n")
-    session.answer(0, "f(a)")
-    assert texts(await new) == ["f(a)"]
-
-
-async def test_work_without_a_waiting_request_is_cancelled(session: Session) -> None:
-    old = session.ask("x = $0\n")
-    await session.until_asked(1)
-    old.cancel()
-    await until(lambda: session.held.cancelled)
-
-
 async def test_a_late_answer_moves_with_the_text_or_is_dropped(session: Session) -> None:
     task = session.ask("x = $0\n")
     await session.until_asked(1)
@@ -469,19 +432,6 @@ late = pytest.mark.parametrize(("asks_again", "settings"), [(True, Settings(debo
 
 
 @late
-async def test_an_answer_after_the_deadline_is_reported_once_and_not_asked_for_again(session: Session) -> None:
-    await silent(session)
-    await session.until_asked(2)
-    session.completer.arrived(URI, 4)  # where the cursor is already
-    session.answer(1, "f(a)")
-    await until(lambda: session.late)
-    assert texts(await session.ask("x = $0\n")) == ["f(a)"]
-    assert [document for document, *_ in session.held.asked if document == URI] == [URI, URI]
-    assert (session.late, session.held.prepared) == ([1], [])
-    assert session.noted == ["deadline", ""]
-
-
-@late
 @pytest.mark.parametrize(("confidence", "finished"), [(Calibrated(0.1), True), (Calibrated(0.9), False)])
 async def test_a_late_answer_that_would_not_be_shown_or_kept_is_not_reported(
     session: Session, confidence: Confidence, finished: bool
@@ -490,26 +440,8 @@ async def test_a_late_answer_that_would_not_be_shown_or_kept_is_not_reported(
     await session.until_asked(2)
     session.held.confidence, session.held.finished = confidence, finished
     session.answer(1, "f(a)")
-    await until(lambda: not session.completer._background)
+    await until(lambda: session.held.asked[1][2].done() and not session.completer._answers.is_asked(URI))
     assert (session.late, len(session.held.asked)) == ([], 2)
-
-
-@late
-@pytest.mark.parametrize("what", ["types", "moves", "asks", "closes"])
-async def test_work_after_the_deadline_ends_when_the_user_goes_on(session: Session, what: str) -> None:
-    await silent(session)
-    await session.until_asked(2)
-    if what == "types":
-        session.opened("x = a$0\n")
-    elif what == "moves":
-        session.completer.arrived(URI, 0)
-    elif what == "asks":
-        session.held.text = "y"
-        assert texts(await session.ask("x = $0\n", automatic=False))[0] == "y"
-    else:
-        session.completer.forget(URI)
-    await until(lambda: session.held.cancelled)
-    assert session.late == []
 
 
 @pytest.mark.parametrize(
@@ -522,33 +454,7 @@ async def test_work_after_the_deadline_ends_when_the_user_goes_on(session: Sessi
 )
 async def test_work_ends_at_the_deadline_where_no_late_answer_would_be_shown(session: Session, automatic: bool) -> None:
     await silent(session, automatic=automatic)
-    assert not session.completer._background
     assert len(session.held.asked) == 1
-
-
-@pytest.mark.parametrize("settings", [Settings(debounce=0)])
-async def test_the_text_after_a_suggestion_is_requested_ahead(session: Session) -> None:
-    session.held.text = "(a)"
-    await session.ask("x = $0\n")
-    await session.until_asked(2)
-    assert session.held.asked[1][0] == f"{URI}#ahead"
-    assert session.held.asked[1][1].prefix == "x = (a)"
-    await until(lambda: len(session.held.asked) == 2 and not session.completer._background)
-    session.held.text = "never asked"
-    assert texts(await session.ask("x = (a)$0\n")) == ["(a)"]
-
-
-@pytest.mark.parametrize("settings", [Settings(debounce=0)])
-async def test_asking_ahead_is_cancelled_by_a_request(session: Session) -> None:
-    session.held.text = "f(a)"
-    first = session.ask("x = $0\n")
-    await session.until_asked(1)
-    session.held.text = None
-    assert texts(await first) == ["f(a)"]
-    await session.until_asked(2)
-    session.held.text = "2"
-    assert texts(await session.ask("x = f(a)\ny = $0\n")) == ["2"]
-    assert session.held.cancelled == [f"{URI}#ahead"]
 
 
 async def test_engine_errors_reach_explicit_requests_and_pause_unprompted_ones(session: Session) -> None:
@@ -572,15 +478,6 @@ async def test_a_defect_in_a_request_is_a_reason_and_no_error(session: Session, 
     session.held.asked[0][2].set_exception(ValueError("a defect"))
     assert texts(await task) == []
     assert session.noted == ["internal"]
-
-
-async def test_closing_a_document_cancels_its_requests(session: Session) -> None:
-    task = session.ask("x = $0\n")
-    await session.until_asked(1)
-    session.documents.close(URI)
-    session.completer.forget(URI)
-    assert texts(await task) == []
-    assert session.held.cancelled == [URI]
 
 
 async def test_an_unbound_name_is_shown_in_a_cell_of_a_notebook_and_not_in_a_file(session: Session) -> None:

@@ -11,7 +11,7 @@ import pytest
 from lsprotocol import types as lsp
 
 from dg_lsp.client.life import StateName
-from dg_lsp.server import configuration, decisions, methods
+from dg_lsp.server import configuration, methods, reasons
 from dg_lsp.server.methods import BadParamsError, DraftHole, DraftParams, FillParams, MoveParams, StatusParams, Versioned
 from dg_lsp.wire import config
 from dg_lsp.wire.settings import Settings
@@ -60,7 +60,7 @@ def test_the_fields_of_each_message_are_on_the_page() -> None:
 
 def test_every_reason_is_on_the_page() -> None:
     listed_codes = set(re.findall(r"`(\w+)`", re.search(r"codes of `suppressed`: (.*)\.", PAGE)[1]))  # type: ignore[index]
-    sources = "".join(path.read_text() for path in Path(decisions.__file__).parent.glob("*.py"))
+    sources = "".join(path.read_text() for path in Path(reasons.__file__).parent.glob("*.py"))
     codes = set(re.findall(r'Reason\(\s*"(\w+)"', sources))
     assert listed_codes == codes - {"superseded", "moved"}
 

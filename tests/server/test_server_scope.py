@@ -8,7 +8,7 @@ import pytest
 
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Document
-from dg_lsp.server import decisions
+from dg_lsp.server import reasons
 from tests import marked
 
 ROWS = marked.rows(Path(__file__).with_name("scopes.txt"))
@@ -21,7 +21,7 @@ LONG = [
 
 def scope(language: str, text: str) -> str:
     document = Document("file:///a", language, text.replace("$0", ""))
-    return decisions.scope_at(document, syntaxes.of(document), text.index("$0"))
+    return reasons.scope_at(document, syntaxes.of(document), text.index("$0"))
 
 
 def followed(language: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,14 @@ from hypothesis import strategies as st
 
 from dg_lsp.core.values import Calibrated, Confidence, Edit, Ranked, Span
 from dg_lsp.infill.pipeline import Suggestion
-from dg_lsp.server import completion, configuration, decisions
+from dg_lsp.server import answers, completion, configuration, cursor, reasons
+from dg_lsp.server import rhythm as rhythms
+from dg_lsp.server.answers import Answer, Answers, Fit, Result
 from dg_lsp.server.app import Reporter
-from dg_lsp.server.decisions import Cache, Place, Reason, Rhythm, Scope, Unwanted
+from dg_lsp.server.cursor import Cursor
+from dg_lsp.server.reasons import Reason, Scope
+from dg_lsp.server.rhythm import Rhythm
+from dg_lsp.server.unwanted import MAX_UNWANTED, Unwanted
 from dg_lsp.wire.settings import Settings
 from tests import marked
 
@@ -38,8 +44,8 @@ ROWS = marked.rows(Path(__file__).with_name("outcomes.txt"))
             "language",
         ),
         ({"automatic": False, "language_id": "markdown"}, Settings(disabled_languages=frozenset({"markdown"})), None),
-        ({"automatic": True, "n_chars": decisions.MAX_FILE_CHARS + 1}, Settings(), "large"),
-        ({"automatic": False, "n_chars": decisions.MAX_FILE_CHARS + 1}, Settings(), None),
+        ({"automatic": True, "n_chars": reasons.MAX_FILE_CHARS + 1}, Settings(), "large"),
+        ({"automatic": False, "n_chars": reasons.MAX_FILE_CHARS + 1}, Settings(), None),
         ({"automatic": True}, Settings(trigger="manual"), "manual"),
         ({"automatic": False}, Settings(trigger="manual"), None),
         ({"automatic": True, "engine": "the engine is starting"}, Settings(), "engine"),
@@ -50,7 +56,7 @@ ROWS = marked.rows(Path(__file__).with_name("outcomes.txt"))
     ],
 )
 def test_when_not_to_suggest(facts: dict[str, Any], settings: Settings, code: str | None) -> None:
-    reason = next(decisions.reasons(settings, **facts), None)
+    reason = next(reasons.reasons(settings, **facts), None)
     assert (reason.code if reason else None) == code
 
 
@@ -66,7 +72,7 @@ def test_when_not_to_suggest(facts: dict[str, Any], settings: Settings, code: st
     ],
 )
 def test_where_not_to_suggest(scope: Scope, is_unparsed: bool, settings: Settings, code: str | None) -> None:
-    reason = decisions.reason_of_scope(scope, settings, is_unparsed=is_unparsed)
+    reason = reasons.reason_of_scope(scope, settings, is_unparsed=is_unparsed)
     assert (reason.code if reason else None) == code
 
 
@@ -85,7 +91,7 @@ def test_pauses_and_bursts_do_not_change_the_typing_speed() -> None:
 
 
 def wait_ms(typing: Rhythm, before: str, after: str = "", *, now: float = 0.0, client_ms: float = 0) -> float:
-    return decisions.wait_ms(typing, now, before, after, client_ms=client_ms, fixed=None)
+    return rhythms.wait_ms(typing, now, before, after, client_ms=client_ms, fixed=None)
 
 
 TYPED = Rhythm(last=0.0)
@@ -108,7 +114,7 @@ def test_a_wait_follows_the_place_the_typist_the_engine_and_the_editor(shorter: 
     assert shorter < longer
     assert wait_ms(TYPED, "foo") == wait_ms(TYPED, "f(", "x, y)") == wait_ms(TYPED, "word")
     # The user's own setting is used unchanged.
-    assert decisions.wait_ms(Rhythm(), 0.0, "x", "", client_ms=200, fixed=75) == 75
+    assert rhythms.wait_ms(Rhythm(), 0.0, "x", "", client_ms=200, fixed=75) == 75
 
 
 @given(
@@ -121,7 +127,7 @@ def test_a_wait_is_never_negative_nor_long(at: list[float], latencies: list[floa
     typing = rhythm(*at)
     for latency in latencies:
         typing = typing.answered(latency)
-    assert 0 <= decisions.wait_ms(typing, max([now, *at]), "x", "", client_ms=client_ms, fixed=None) <= decisions.MAX_WAIT_MS
+    assert 0 <= rhythms.wait_ms(typing, max([now, *at]), "x", "", client_ms=client_ms, fixed=None) <= rhythms.MAX_WAIT_MS
 
 
 # What to reuse
@@ -131,41 +137,85 @@ def offer(text: str, confidence: Confidence) -> Suggestion:
     return Suggestion((Edit(Span(0, 0), text),), confidence)
 
 
-def at_cursor(text: str, uri: str = "a") -> Place:
-    return decisions.place(uri, text.replace("$0", ""), text.index("$0"))
+def at_cursor(text: str, uri: str = "a") -> Cursor:
+    return cursor.at(uri, text.replace("$0", ""), text.index("$0"))
 
 
 BODY = "value = compute()\n" * 200
 FAR = (f"{BODY}x = $0\n{BODY}", "1", f"import os\n{BODY}x = $0\n{BODY}y", "1")
 
 
+def left(then: Cursor, text: str, now: Cursor) -> str:
+    typing = cursor.typed(then, now)
+    rests = cursor.rests((offer(text, Calibrated(0.9)),), typing) if typing else ()
+    return rests[0].text if rests else "none"
+
+
 @pytest.mark.parametrize(("then", "text", "now", "rest"), [*ROWS["typed"], FAR])
 def test_typed_through(then: str, text: str, now: str, rest: str) -> None:
-    cache = Cache()
-    cache.keep(at_cursor(then), (offer(text, Calibrated(0.9)),), 1, 0.0)
-    fit = cache.find(at_cursor(now), 1.0)
-    assert (fit.suggestions[0].text if fit else "none") == rest
-    assert cache.find(at_cursor(now, uri="b"), 1.0) is None
+    assert left(at_cursor(then), text, at_cursor(now)) == rest
+    assert left(at_cursor(then), text, at_cursor(now, uri="b")) == "none"
 
 
-def test_the_cache_is_bounded_and_entries_expire() -> None:
-    cache = Cache()
-    for n in range(300):
-        cache.keep(at_cursor(f"x{n} = $0"), (offer("1", Calibrated(0.9)),), 1, float(n))
-    assert len(cache) == decisions.MAX_ENTRIES
-    assert cache.find(at_cursor("x299 = $0"), 299.0)
-    assert cache.find(at_cursor("x299 = $0"), 299.0 + decisions.FRESH_S + 1) is None
-    cache.forget("a")
-    assert len(cache) == 0
+PERIODIC = ("-" * 40, "    [0, 0, 0],\n", "a\n")
 
 
-def test_an_empty_answer_is_cached_for_its_exact_place_only() -> None:
-    cache = Cache()
-    cache.keep(at_cursor("x = $0"), (), 1, 0.0)
-    fit = cache.find(at_cursor("x = $0"), 0.0)
+@pytest.mark.parametrize("row", PERIODIC)
+@pytest.mark.parametrize("n", [3, 60, 1000])
+def test_in_text_that_repeats_itself_a_typed_row_is_typed(row: str, n: int) -> None:
+    then, typed = f"x = [\n{row * n}$0]", f"x = [\n{row * (n + 1)}$0]"
+    assert left(at_cursor(then), f"{row}done", at_cursor(typed)) == "done"
+    assert left(at_cursor(then), f"{row}done", at_cursor(then)) == f"{row}done"
+    # When the text above has changed too, nothing says which row is which.
+    moved = left(at_cursor(then), f"{row}done", at_cursor(f"import os\n{typed}"))
+    assert moved == "none"
+
+
+def kept(*texts: str) -> Result:
+    return Result(tuple(offer(text, Calibrated(0.9)) for text in texts), is_kept=True)
+
+
+async def answered(table: Answers, text: str, result: Result) -> Answer:
+    async def work() -> Result:
+        return result
+
+    answer = table.start(at_cursor(text), 1, work())
+    await answer.task
+    await asyncio.sleep(0)
+    return answer
+
+
+async def test_the_answers_are_bounded_and_expire() -> None:
+    now = 0.0
+    table = Answers(lambda: now)
+    for n in range(answers.MAX_ANSWERS + 20):
+        await answered(table, f"x{n} = $0", kept("1"))
+    assert len(table) == answers.MAX_ANSWERS
+    assert table.find(at_cursor("x0 = $0")) is None
+    assert table.find(at_cursor("x99 = $0"))
+    now = answers.FRESH_S + 1
+    assert table.find(at_cursor("x99 = $0")) is None
+    table.forget("a")
+    assert len(table) == 0
+
+
+async def test_an_empty_answer_is_used_at_its_exact_place_only() -> None:
+    table = Answers(lambda: 0.0)
+    answer = await answered(table, "x = $0", kept())
+    assert table.find(at_cursor("x = $0")) == Fit((), 1, kept())
+    assert table.find(at_cursor("x = y$0")) is None
+    assert answer.result == kept()
+
+
+async def test_a_second_answer_for_a_place_replaces_the_first_and_one_that_is_not_kept_is_for_who_waited() -> None:
+    table = Answers(lambda: 0.0)
+    await answered(table, "x = $0", kept("1"))
+    await answered(table, "x = $0", kept("2"))
+    own = await answered(table, "x = $0", replace(kept("3"), is_kept=False))
+    assert [len(table), table.find(at_cursor("x = $0"))] == [1, Fit(kept("2").suggestions, 1, kept("2"))]
+    fit = table.find(at_cursor("x = $0"), own=own)
     assert fit is not None
-    assert fit.suggestions == ()
-    assert cache.find(at_cursor("x = y$0"), 0.0) is None
+    assert fit.suggestions[0].text == "3"
 
 
 TEXT = st.text("ab(\n", max_size=6)
@@ -174,19 +224,19 @@ TEXT = st.text("ab(\n", max_size=6)
 @given(TEXT, TEXT, TEXT, TEXT)
 def test_typed_text_and_rest_together_are_the_offer(before: str, after: str, typed: str, more: str) -> None:
     then, now = (
-        decisions.place("a", before + after, len(before)),
-        decisions.place("a", before + typed + after, len(before + typed)),
+        cursor.at("a", before + after, len(before)),
+        cursor.at("a", before + typed + after, len(before + typed)),
     )
-    fit = decisions.advance(then, now, (offer(typed + more, Calibrated(1.0)),), 1)
-    assert fit is None or before + typed + fit.suggestions[0].text + after == before + typed + more + after
+    rest = left(then, typed + more, now)
+    assert rest == "none" or before + typed + rest + after == before + typed + more + after
 
 
 @pytest.mark.parametrize(("now", "expected"), ROWS["outcomes"])
 def test_what_a_change_means_for_an_offer(now: str, expected: str) -> None:
     # Offered in `x = $0`.
-    assert decisions.outcome("x = \n", 4, "ab", now) == expected
+    assert cursor.outcome("x = \n", 4, "ab", now) == expected
     # A bracket that the editor closed is none of the user's.
-    assert decisions.outcome("x = \n", 4, "a(b)", "x = a()\n") == "typing"
+    assert cursor.outcome("x = \n", 4, "a(b)", "x = a()\n") == "typing"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +251,7 @@ def test_what_a_change_means_for_an_offer(now: str, expected: str) -> None:
     ],
 )
 def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, str] | None) -> None:
-    place_and_offers = decisions.realigned("x = \n", 4, (offer("f(a)", Calibrated(0.9)),), now)
+    place_and_offers = cursor.realigned("x = \n", 4, (offer("f(a)", Calibrated(0.9)),), now)
     assert (place_and_offers and (place_and_offers[0], place_and_offers[1][0].text)) == expected
 
 
@@ -216,7 +266,7 @@ def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, 
     ],
 )
 def test_a_running_request_is_joined_when_it_may_still_fit(now: str, age_ms: float, joins: bool) -> None:
-    assert decisions.joins(at_cursor("x = $0"), at_cursor(now), age_ms=age_ms, latency_ms=300.0) == joins
+    assert answers.joins(at_cursor("x = $0"), at_cursor(now), age_ms=age_ms, latency_ms=300.0) == joins
 
 
 # Whether to show
@@ -294,9 +344,18 @@ def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
     assert not holds(unwanted, "x = ", "f(a)")
 
 
+def test_closing_a_file_forgets_nothing_of_another() -> None:
+    unwanted = Unwanted()
+    line = "foo(alpha, beta)"
+    for end in range(len(line), 3, -1):  # one character after another is removed
+        unwanted.change("a", line[:end], line[: end - 1], 0.0)
+        unwanted.forget("b")
+    assert holds(unwanted, "foo", "(alpha, beta)")
+
+
 def test_of_many_equal_tokens_all_and_the_rest_are_held() -> None:
     unwanted, removed = Unwanted(), "w " * 250
-    for _ in range(decisions.MAX_UNWANTED):
+    for _ in range(MAX_UNWANTED):
         unwanted.change("a", f"w = {removed}", "w = ", 0.0)
     assert holds(unwanted, "w = ", removed)
     assert holds(unwanted, f"w = {'w ' * 5}", "w w")
@@ -337,13 +396,13 @@ def test_only_engine_settings_restart_the_engine() -> None:
 def test_every_reason_is_a_sentence_for_people() -> None:
     all_off = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
     engine = "the engine is starting"
-    reasons = list(
-        decisions.reasons(all_off, automatic=True, after="x", n_chars=10**9, refused="is ignored", engine=engine, lost=True)
+    found = list(
+        reasons.reasons(all_off, automatic=True, after="x", n_chars=10**9, refused="is ignored", engine=engine, lost=True)
     )
-    assert [reason.code for reason in reasons] == [
+    assert [reason.code for reason in found] == [
         *("off", "lost", "ignored", "language", "large", "manual", "engine", "midWord")
     ]
-    assert all(" " in reason.message for reason in reasons)
+    assert all(" " in reason.message for reason in found)
 
 
 # The status that editors show
@@ -355,8 +414,8 @@ MANUAL, COMMENT = Settings(trigger="manual"), Reason("comment", "the cursor is i
 def test_new_settings_report_a_pause_at_once_and_keep_a_reason_that_is_none() -> None:
     reporter = Reporter("embedded", lambda _status: None)
     for settings, code in ((MANUAL, "manual"), (replace(MANUAL, enable=False), "off"), (Settings(), None)):
-        reporter.paused(decisions.paused(settings))
+        reporter.paused(reasons.paused(settings))
         assert (reporter.status.suppressed.code if reporter.status.suppressed else None) == code
     reporter.suppressed(COMMENT)
-    reporter.paused(decisions.paused(Settings()))
+    reporter.paused(reasons.paused(Settings()))
     assert reporter.status.suppressed == COMMENT

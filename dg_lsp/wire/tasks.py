@@ -1,0 +1,54 @@
+"""Tasks in the background that end with the object that holds them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Hashable, Iterator
+from typing import Any, Generic, TypeVar
+
+log = logging.getLogger(__name__)
+Key = TypeVar("Key", bound=Hashable)
+T = TypeVar("T")
+
+
+class Tasks(Generic[Key]):
+    """The running tasks of one holder, by key. An error of a task is logged."""
+
+    def __init__(self, *expected: type[BaseException]) -> None:
+        """Start with no task. Errors of the `expected` types are not logged."""
+        self._expected = expected
+        self._tasks: dict[Key, asyncio.Task[Any]] = {}
+
+    def __iter__(self) -> Iterator[Key]:
+        """Yield the keys of the running tasks; tasks may end meanwhile."""
+        return iter(tuple(self._tasks))
+
+    def start(self, key: Key, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Return a new task for the work; the key's older one is cancelled."""
+        self.end(key)
+        task = self._tasks[key] = asyncio.get_running_loop().create_task(work)
+
+        def ended(task: asyncio.Task[T]) -> None:
+            if self._tasks.get(key) is task:
+                del self._tasks[key]
+            if not task.cancelled() and (error := task.exception()) and not isinstance(error, self._expected):
+                log.error("a background task failed", exc_info=error)
+
+        task.add_done_callback(ended)
+        return task
+
+    def get(self, key: Key) -> asyncio.Task[Any] | None:
+        return self._tasks.get(key)
+
+    def end(self, key: Key) -> None:
+        """Cancel the key's task, if one runs."""
+        if (task := self._tasks.pop(key, None)) is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel all tasks, and wait until they have ended."""
+        tasks = tuple(self._tasks.values())
+        for key in self:
+            self.end(key)
+        await asyncio.gather(*tasks, return_exceptions=True)
