@@ -131,7 +131,7 @@ async def completion(tracer: Tracer, folder: Path) -> None:
     from lsprotocol import types as lsp
 
     from dg_lsp.server import handlers
-    from dg_lsp.server.app import DgLanguageServer
+    from dg_lsp.server.session import DgLanguageServer
 
     (folder / "shapes.py").write_text(SHAPES)
     (folder / "window.py").write_text(WINDOW)

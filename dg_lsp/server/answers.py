@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.client.port import EngineError
@@ -29,8 +29,12 @@ MAX_TYPED_CHARS = 8
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The engine's suggestions, best first, or the reason why there are none. Only one that `is_kept` is for later requests."""
+    """What the engine said: the suggestions, best first, of so many candidates, or the reason why there are none.
 
+    Only a result that `is_kept` is for later requests.
+    """
+
+    n_candidates: int
     suggestions: tuple[Suggestion, ...] = ()
     reason: Reason | None = None
     error: EngineError | None = None
@@ -56,16 +60,6 @@ class Answer:
     def result(self) -> Result | None:
         """What the engine said; None while it works, and when the work was cancelled."""
         return self.task.result() if self.task.done() and not self.task.cancelled() else None
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """What an answer means for a cursor: the suggestions, without the `n_typed` characters that were typed since."""
-
-    suggestions: tuple[Suggestion, ...]
-    n_candidates: int
-    result: Result
-    n_typed: int = 0
 
 
 def joins(then: Cursor, now: Cursor, *, age_ms: float, latency_ms: float) -> bool:
@@ -98,26 +92,29 @@ class Answers:
         now: Cursor,
         shows: Callable[[tuple[Suggestion, ...]], bool] = lambda _: True,
         own: Answer | None = None,
-    ) -> Fit | None:
-        """Return the answer for this place, or for one from which the user has typed on; None when nothing fits.
+    ) -> Result | None:
+        """Return the result for this place, or the rest of one from which the user has typed on; None when nothing fits.
 
         Typed text makes the rest of an answer likelier than it was. So one from another place fits only if `shows` says that
         some of it may be shown already, and then goes before an answer for this place of which nothing may. `own` is the
         answer that the request has waited for; it also counts if it isn't kept.
         """
-        here, fits, time = None, [], self._clock()
+        here: Result | None = None
+        fits: list[tuple[int, Result]] = []  # each with the number of characters typed since
+        time = self._clock()
         for answer in [own, *reversed(self._answers)] if own else reversed(self._answers):
             typing = typed(answer.cursor, now)
             if (result := answer.result) is None or typing is None or (answer is not own and time > answer.until):
                 continue
             if typing == ("", "") and answer.cursor == now:
-                here = here or Fit(result.suggestions, answer.n_candidates, result)
+                here = here or result
             elif left := rests(result.suggestions, typing):
-                fits.append(Fit(left, answer.n_candidates, result, len(typing[0])))
+                fits.append((len(typing[0]), replace(result, suggestions=left)))
         if here is not None and (not here.suggestions or shows(here.suggestions)):
             return here
         # Prefer the answer with the least typed text: it was made with the most of the current context.
-        return min((fit for fit in fits if shows(fit.suggestions)), key=lambda fit: fit.n_typed, default=here)
+        shown = [(n_typed, result) for n_typed, result in fits if shows(result.suggestions)]
+        return min(shown, key=lambda fit: fit[0], default=(0, here))[1]
 
     def running(self, now: Cursor, n_candidates: int, latency_ms: float = 0.0) -> Answer | None:
         """Return the running answer that may fit a cursor and has so many candidates; None when there is none.

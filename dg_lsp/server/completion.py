@@ -24,7 +24,7 @@ from dg_lsp.core.values import Budget, Calibrated, Document, Hole, Ranked, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, Suggestion
 from dg_lsp.server import cursor, reasons, rhythm
-from dg_lsp.server.answers import Answer, Answers, Fit, Result
+from dg_lsp.server.answers import Answer, Answers, Result
 from dg_lsp.server.reasons import Reason
 from dg_lsp.server.rhythm import Rhythm
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
@@ -170,10 +170,8 @@ class Completer:
 
     def _reason_of_scope(self, now: Snapshot, offset: int) -> Reason | None:
         """Return why nothing is suggested unprompted, as far as that is known from parsing."""
-        scope, doc = (
-            reasons.scope_at(now.base, self._snapshots.near(now, offset), offset),
-            self._snapshots.documents.get(now.base.uri),
-        )
+        doc = self._snapshots.documents.get(now.base.uri)
+        scope = reasons.scope_at(now.base, self._snapshots.near(now, offset), offset)
         return reasons.reason_of_scope(scope, now.settings, is_unparsed=doc is not None and doc.is_unparsed)
 
     def _to_show(
@@ -186,7 +184,7 @@ class Completer:
         keywords = languages.words(language) if language is not None else frozenset[str]()
         return self._unwanted.holds(now.base.uri, document.text, now.offset, suggestion.text, self._clock(), keywords)
 
-    def _is_enough(self, request: SuggestionRequest, now: Snapshot, fit: Fit | None) -> bool:
+    def _is_enough(self, request: SuggestionRequest, now: Snapshot, fit: Result | None) -> bool:
         """Return whether one candidate is enough: the best known ones were not all rejected or removed by the user."""
         known = fit.suggestions if fit is not None else ()
         return request.automatic and not (known and all(self._is_unwanted(now, each) for each in known))
@@ -196,10 +194,10 @@ class Completer:
         try:
             return await self._fill(now, n_candidates, is_ahead=is_ahead)
         except EngineError as error:
-            return Result(reason=Reason("noAnswer", str(error)), error=error)
+            return Result(n_candidates, reason=Reason("noAnswer", str(error)), error=error)
         except Exception as error:
             log.exception("a request failed")
-            return Result(reason=reasons.failed(error))
+            return Result(n_candidates, reason=reasons.failed(error))
 
     async def _fill(self, now: Snapshot, n_candidates: int, *, is_ahead: bool) -> Result:
         settings = now.settings
@@ -226,7 +224,7 @@ class Completer:
             reason = out_of_time(settings) if is_late and settings.deadline else Reason("noAnswer", answer.reason)
         # Do not keep an answer that the deadline cut short.
         is_kept = not is_late and all(suggestion.finished for suggestion in suggestions)
-        return Result(suggestions, reason, is_kept=is_kept)
+        return Result(n_candidates, suggestions, reason, is_kept=is_kept)
 
     def _asked(self, now: Snapshot, n_candidates: int) -> tuple[Syntax | None, Hole, FileContext]:
         """Return what a request is made of: the syntax, the hole and its context."""
@@ -260,13 +258,13 @@ class Completer:
 
     # Reply
 
-    def _show(self, request: SuggestionRequest, now: Snapshot, fit: Fit) -> Reply:
+    def _show(self, request: SuggestionRequest, now: Snapshot, fit: Result) -> Reply:
         """Return the reply with what may be shown of the suggestions. Raises EngineError for an explicit request."""
         to_show, reason = self._to_show(request, now, fit.suggestions)
-        if fit.result.error is not None and not request.automatic:
-            raise fit.result.error
+        if fit.error is not None and not request.automatic:
+            raise fit.error
         if reason is not None:
-            reason = fit.result.reason or reason
+            reason = fit.reason or reason
             may_go_on = request.automatic and now.settings.speculate and self._snapshots.is_current(now)
             if reason.code == "deadline" and may_go_on and self._on_late:
                 self._here.start((request.uri, request.offset), self._answer_late(request, now, self._on_late))

@@ -1,9 +1,10 @@
-"""Register a handler for each message. A handler converts the parameters, calls the server and converts the result."""
+"""The handlers of the messages: each converts the parameters, calls the server and converts the result."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
@@ -12,9 +13,9 @@ from dg_lsp.client.port import EngineError
 from dg_lsp.core import positions
 from dg_lsp.core.values import Span
 from dg_lsp.server import configuration, convert, methods, reasons
-from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.methods import BadParamsError
 from dg_lsp.server.reasons import Reason
+from dg_lsp.server.session import DgLanguageServer
 
 if TYPE_CHECKING:
     from dg_lsp.server.completion import Reply  # imported for the first request
@@ -22,159 +23,126 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# Long, because pygls registers each handler as a function of its own; each is a few lines.
 def add(server: DgLanguageServer) -> None:
-    """Register all handlers of the server."""
-    documents = server.documents
-
-    @server.feature(lsp.INITIALIZE)
-    def _(params: lsp.InitializeParams) -> None:
-        server.begin(params)
-        if server.has_lists:
-
-            @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())
-            async def _(params: lsp.CompletionParams) -> lsp.CompletionList:
-                return await _completion(server, params)
-
-    async def begin() -> None:
-        await server.ready()
-        # Imported here, because the editor waits for the answer to `initialize`.
-        from dg_lsp.server import pulling
-
-        await server.look_for_card()
-        await pulling.offer(server)
-
-    server.protocol.begins = lambda: server.spawn(begin())
-
-    @server.feature(lsp.SHUTDOWN)
-    def _(params: None) -> None:
-        for task in list(server.tasks):
-            task.cancel()
-
-    @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
-    def _(params: lsp.DidOpenTextDocumentParams) -> None:
-        new = params.text_document
-        documents.open(new.uri, new.language_id, new.version, new.text)
-        # Look up whether it may be sent to a model, and read other files, before the first request.
-        server.spawn(server.snapshots.take(new.uri))
-
-    @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
-    def _(params: lsp.DidChangeTextDocumentParams) -> None:
-        changed(server, params.text_document, params.content_changes)
-
-    @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
-    def _(params: lsp.DidCloseTextDocumentParams) -> None:
-        _closed(server, params.text_document.uri)
-
-    @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
-    def _(params: lsp.DidSaveTextDocumentParams) -> None:
-        server.nearby.saved(params.text_document.uri)
-        # The document may be a configuration file.
-        server.look_at_files()
-
-    _add_notebook_handlers(server)
-
-    @server.feature(lsp.TEXT_DOCUMENT_INLINE_COMPLETION)
-    async def _(params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
-        return await _inline_completion(server, params)
-
-    @server.feature(
-        lsp.TEXT_DOCUMENT_CODE_ACTION,
-        lsp.CodeActionOptions(code_action_kinds=sorted({kind.name for kind in methods.KINDS.values()}), resolve_provider=True),
-    )
-    async def _(params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
-        from dg_lsp.server import running
-
-        return await running.menu(server, params)
-
-    @server.feature(lsp.CODE_ACTION_RESOLVE)
-    async def _(params: lsp.CodeAction) -> lsp.CodeAction:
-        from dg_lsp.server import running
-
-        if params.command is not None:
-            # Some editors resolve every action; this one is done by its command.
-            return params
-        result = await running.edit(server, running.to_fill_params(params.data))
-        if result is not None:
-            params.edit, params.title = result.edit, running.labelled(params.title, result.note)
-        return params
-
-    @server.feature(lsp.WORKSPACE_EXECUTE_COMMAND)
-    async def _(params: lsp.ExecuteCommandParams) -> Any:
-        from dg_lsp.server import running
-
-        return await running.execute(server, params)
-
+    """Register the handlers of all messages, by `HANDLERS` and `OPTIONS`."""
+    for method, handler in HANDLERS.items():
+        server.feature(method, OPTIONS.get(method))(partial(handler, server))
     for name in methods.COMMANDS:
         # pygls reads only the names, for the capabilities; `running.execute` runs the commands.
         server.protocol.fm.commands[name] = None
+    server.protocol.begins = lambda: server.spawn(_begin(server))
 
-    @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
-    def _(params: lsp.DidChangeConfigurationParams) -> None:
-        if server.client.pulls_configuration:
-            server.spawn(server.pull_settings())
-        else:
-            server.set_editor_settings(configuration.section(params.settings))
 
-    @server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
-    def _(params: lsp.DidChangeWorkspaceFoldersParams) -> None:
-        for folder in params.event.removed:
-            server.roots.pop(folder.uri, None)
-        server.roots.update(dict.fromkeys(folder.uri for folder in params.event.added))
-        server.nearby.set_roots(server.roots)
-        server.configuration.set_roots(server.roots)
-        server.configure()
+# The life of the server
+
+
+def initialize(server: DgLanguageServer, params: lsp.InitializeParams) -> None:
+    server.begin(params)
+    if server.has_lists:
+        server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())(partial(completion, server))
+
+
+async def _begin(server: DgLanguageServer) -> None:
+    await server.ready()
+    # Imported here, because the editor waits for the answer to `initialize`.
+    from dg_lsp.server import pulling
+
+    await server.look_for_card()
+    await pulling.offer(server)
+
+
+def shutdown(server: DgLanguageServer, _params: None) -> None:
+    server.tasks.cancel()
+
+
+def did_change_configuration(server: DgLanguageServer, params: lsp.DidChangeConfigurationParams) -> None:
+    if server.client.pulls_configuration:
         server.spawn(server.pull_settings())
-
-    @server.feature(lsp.WINDOW_WORK_DONE_PROGRESS_CANCEL)
-    def _(params: lsp.WorkDoneProgressCancelParams) -> None:
-        # An unknown token belongs to work that has ended already.
-        token: object = params.token  # a client may send anything
-        if isinstance(token, str) and (cancel := server.bars.get(token)):
-            cancel()
-
-    @server.feature(methods.DID_MOVE)
-    def _(params: Any) -> None:
-        try:
-            moved = methods.read(params, methods.MoveParams)
-            _moved(server, moved.document.uri, moved.position)
-        except BadParamsError as error:
-            log.warning("ignored a notification with bad parameters: %s", error)
+    else:
+        server.set_editor_settings(configuration.section(params.settings))
 
 
-def _add_notebook_handlers(server: DgLanguageServer) -> None:
-    documents = server.documents
-
-    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_OPEN)
-    def _(params: lsp.DidOpenNotebookDocumentParams) -> None:
-        documents.open_notebook(params.notebook_document.uri, [cell.document for cell in params.notebook_document.cells])
-        for cell in params.cell_text_documents:
-            documents.open(cell.uri, cell.language_id, cell.version, cell.text)
-
-    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CHANGE)
-    def _(params: lsp.DidChangeNotebookDocumentParams) -> None:
-        cells = params.change.cells
-        if cells is None:
-            return
-        if cells.structure is not None:
-            array = cells.structure.array
-            new = [cell.document for cell in array.cells or ()]
-            documents.splice_cells(params.notebook_document.uri, array.start, array.delete_count, new)
-            for opened in cells.structure.did_open or ():
-                documents.open(opened.uri, opened.language_id, opened.version, opened.text)
-            for closed in cells.structure.did_close or ():
-                _closed(server, closed.uri)
-        for content in cells.text_content or ():
-            changed(server, content.document, content.changes)
-
-    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)
-    def _(params: lsp.DidCloseNotebookDocumentParams) -> None:
-        documents.close_notebook(params.notebook_document.uri)
-        for cell in params.cell_text_documents:
-            _closed(server, cell.uri)
+def did_change_workspace_folders(server: DgLanguageServer, params: lsp.DidChangeWorkspaceFoldersParams) -> None:
+    for folder in params.event.removed:
+        server.roots.pop(folder.uri, None)
+    server.roots.update(dict.fromkeys(folder.uri for folder in params.event.added))
+    server.nearby.set_roots(server.roots)
+    server.configuration.set_roots(server.roots)
+    server.configure()
+    server.spawn(server.pull_settings())
 
 
-def _closed(server: DgLanguageServer, uri: str) -> None:
+def did_cancel_progress(server: DgLanguageServer, params: lsp.WorkDoneProgressCancelParams) -> None:
+    # An unknown token belongs to work that has ended already.
+    token: object = params.token  # a client may send anything
+    if isinstance(token, str) and (cancel := server.bars.get(token)):
+        cancel()
+
+
+# Documents
+
+
+def did_open(server: DgLanguageServer, params: lsp.DidOpenTextDocumentParams) -> None:
+    new = params.text_document
+    server.documents.open(new.uri, new.language_id, new.version, new.text)
+    # Look up whether it may be sent to a model, and read other files, before the first request.
+    server.spawn(server.snapshots.take(new.uri))
+
+
+def did_change(server: DgLanguageServer, params: lsp.DidChangeTextDocumentParams) -> None:
+    changed(server, params.text_document, params.content_changes)
+
+
+def did_close(server: DgLanguageServer, params: lsp.DidCloseTextDocumentParams) -> None:
+    _close(server, params.text_document.uri)
+
+
+def did_save(server: DgLanguageServer, params: lsp.DidSaveTextDocumentParams) -> None:
+    server.nearby.saved(params.text_document.uri)
+    # The document may be a configuration file.
+    server.look_at_files()
+
+
+def did_move(server: DgLanguageServer, params: Any) -> None:
+    try:
+        moved = methods.read(params, methods.MoveParams)
+        if (doc := server.documents.get(moved.document.uri)) is not None:
+            at = convert.to_offset(doc.index, moved.position, server.documents.encoding)
+            server.completer.arrived(moved.document.uri, at)
+    except BadParamsError as error:
+        log.warning("ignored a notification with bad parameters: %s", error)
+
+
+def did_open_notebook(server: DgLanguageServer, params: lsp.DidOpenNotebookDocumentParams) -> None:
+    book = params.notebook_document
+    server.documents.open_notebook(book.uri, [cell.document for cell in book.cells])
+    for cell in params.cell_text_documents:
+        server.documents.open(cell.uri, cell.language_id, cell.version, cell.text)
+
+
+def did_change_notebook(server: DgLanguageServer, params: lsp.DidChangeNotebookDocumentParams) -> None:
+    cells = params.change.cells
+    if cells is None:
+        return
+    if cells.structure is not None:
+        array = cells.structure.array
+        new = [cell.document for cell in array.cells or ()]
+        server.documents.splice_cells(params.notebook_document.uri, array.start, array.delete_count, new)
+        for opened in cells.structure.did_open or ():
+            server.documents.open(opened.uri, opened.language_id, opened.version, opened.text)
+        for closed in cells.structure.did_close or ():
+            _close(server, closed.uri)
+    for content in cells.text_content or ():
+        changed(server, content.document, content.changes)
+
+
+def did_close_notebook(server: DgLanguageServer, params: lsp.DidCloseNotebookDocumentParams) -> None:
+    server.documents.close_notebook(params.notebook_document.uri)
+    for cell in params.cell_text_documents:
+        _close(server, cell.uri)
+
+
+def _close(server: DgLanguageServer, uri: str) -> None:
     server.documents.close(uri)
     server.completer.forget(uri)
     server.nearby.forget(uri)
@@ -195,15 +163,37 @@ def changed(
             server.completer.typed(of.uri, before, doc.index.text)
 
 
-def _moved(server: DgLanguageServer, uri: str, position: lsp.Position) -> None:
-    if (doc := server.documents.get(uri)) is not None:
-        server.completer.arrived(uri, convert.to_offset(doc.index, position, server.documents.encoding))
+# Code actions
 
 
-# --- Suggestions
+async def code_action(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
+    from dg_lsp.server import running
+
+    return await running.menu(server, params)
 
 
-async def _inline_completion(server: DgLanguageServer, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
+async def resolve_code_action(server: DgLanguageServer, params: lsp.CodeAction) -> lsp.CodeAction:
+    from dg_lsp.server import running
+
+    if params.command is not None:
+        # Some editors resolve every action; this one is done by its command.
+        return params
+    result = await running.edit(server, running.to_fill_params(params.data))
+    if result is not None:
+        params.edit, params.title = result.edit, running.labelled(params.title, result.note)
+    return params
+
+
+async def execute_command(server: DgLanguageServer, params: lsp.ExecuteCommandParams) -> Any:
+    from dg_lsp.server import running
+
+    return await running.execute(server, params)
+
+
+# Suggestions
+
+
+async def inline_completion(server: DgLanguageServer, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
     """Return the suggestions as inline completion items; an empty list, not null, removes the old ghost text."""
     encoding, context = server.documents.encoding, params.context
     automatic = context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic
@@ -217,7 +207,7 @@ async def _inline_completion(server: DgLanguageServer, params: lsp.InlineComplet
     return lsp.InlineCompletionList(items)
 
 
-async def _completion(server: DgLanguageServer, params: lsp.CompletionParams) -> lsp.CompletionList:
+async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> lsp.CompletionList:
     """Return the suggestions as items of an ordinary completion list."""
     encoding = server.documents.encoding
     # Many editors send the trigger kind "invoked" at each letter too, so the user says what it means.
@@ -266,3 +256,31 @@ async def _answer(
     finally:
         if latencies := server.completer.rhythm.latencies_ms:
             server.reporter.update(latency_ms=round(latencies[-1]))
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    lsp.INITIALIZE: initialize,
+    lsp.SHUTDOWN: shutdown,
+    lsp.WORKSPACE_DID_CHANGE_CONFIGURATION: did_change_configuration,
+    lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: did_change_workspace_folders,
+    lsp.WINDOW_WORK_DONE_PROGRESS_CANCEL: did_cancel_progress,
+    lsp.TEXT_DOCUMENT_DID_OPEN: did_open,
+    lsp.TEXT_DOCUMENT_DID_CHANGE: did_change,
+    lsp.TEXT_DOCUMENT_DID_CLOSE: did_close,
+    lsp.TEXT_DOCUMENT_DID_SAVE: did_save,
+    methods.DID_MOVE: did_move,
+    lsp.NOTEBOOK_DOCUMENT_DID_OPEN: did_open_notebook,
+    lsp.NOTEBOOK_DOCUMENT_DID_CHANGE: did_change_notebook,
+    lsp.NOTEBOOK_DOCUMENT_DID_CLOSE: did_close_notebook,
+    lsp.TEXT_DOCUMENT_CODE_ACTION: code_action,
+    lsp.CODE_ACTION_RESOLVE: resolve_code_action,
+    lsp.WORKSPACE_EXECUTE_COMMAND: execute_command,
+    lsp.TEXT_DOCUMENT_INLINE_COMPLETION: inline_completion,
+}
+"""The handler of each method; `initialize` adds `completion` for an editor with lists only."""
+
+OPTIONS: dict[str, object] = {
+    lsp.TEXT_DOCUMENT_CODE_ACTION: lsp.CodeActionOptions(
+        code_action_kinds=sorted({kind.name for kind in methods.KINDS.values()}), resolve_provider=True
+    ),
+}

@@ -28,7 +28,7 @@ from dg_lsp.wire import files, laptop, programs
 from dg_lsp.wire.laptop import LaptopModel
 
 if TYPE_CHECKING:
-    from dg_lsp.server.app import DgLanguageServer
+    from dg_lsp.server.session import DgLanguageServer
 
 log = logging.getLogger(__name__)
 

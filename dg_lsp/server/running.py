@@ -26,9 +26,9 @@ from dg_lsp.core.values import Budget, Document, Hole, Span
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
 from dg_lsp.server import convert, methods, reasons
-from dg_lsp.server.app import DgLanguageServer, Report
 from dg_lsp.server.methods import KINDS, BadParamsError, DraftHole, DraftParams, FillParams, Versioned, What
 from dg_lsp.server.protocol import CONTENT_MODIFIED
+from dg_lsp.server.session import DgLanguageServer, Report
 from dg_lsp.server.snapshot import Snapshot
 
 log = logging.getLogger(__name__)

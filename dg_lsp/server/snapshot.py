@@ -33,6 +33,7 @@ from dg_lsp.server import convert, cursor
 from dg_lsp.server.cursor import Cursor
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
+from dg_lsp.wire.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +166,7 @@ class Background(Generic[Key, Value]):
         """
         self._clock, self._unread, self._fresh_s, self._share = clock, unread, fresh_s, share
         self._values: dict[Key, tuple[Value, float]] = {}
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._tasks = Tasks[Key]()
 
     def get(self, key: Key) -> Value:
         return self._values.get(key, (self._unread, 0.0))[0]
@@ -175,8 +176,8 @@ class Background(Generic[Key, Value]):
 
         The task is cancelled when the key is forgotten.
         """
-        if key not in self._tasks and self._clock() >= self._values.get(key, (self._unread, -math.inf))[1]:
-            self._tasks[key] = asyncio.ensure_future(self._read(key, read))
+        if self._tasks.get(key) is None and self._clock() >= self._values.get(key, (self._unread, -math.inf))[1]:
+            self._tasks.start(key, self._read(key, read))
         return self._tasks.get(key)
 
     def age(self, key: Key) -> None:
@@ -188,17 +189,15 @@ class Background(Generic[Key, Value]):
 
     def forget(self, key: Key) -> None:
         self._values.pop(key, None)
-        if (task := self._tasks.pop(key, None)) is not None:
-            task.cancel()
+        self._tasks.end(key)
 
     def clear(self) -> None:
         for key in (*self._values, *self._tasks):
             self.forget(key)
 
     async def close(self) -> None:
-        tasks = tuple(self._tasks.values())
-        self.clear()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._values.clear()
+        await self._tasks.close()
 
     async def _read(self, key: Key, read: Callable[[], Awaitable[Value]]) -> None:
         own_task, start, value = asyncio.current_task(), self._clock(), self.get(key)
@@ -206,7 +205,6 @@ class Background(Generic[Key, Value]):
             value = await read()
         finally:
             if self._tasks.get(key) is own_task:  # the key was not forgotten meanwhile
-                del self._tasks[key]
                 # After an error too, so that the next request does not try again.
                 now = self._clock()
                 self._values[key] = (value, now + max(self._fresh_s, self._share * (now - start)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from dg_lsp.wire.visible import LogFormatter
 
 if TYPE_CHECKING:
-    from dg_lsp.server.app import DgLanguageServer
+    from dg_lsp.server.session import DgLanguageServer
 
 ENGINE_VARIABLE = "DG_LSP_SERVE_ENGINE"
 LEVELS = ("debug", "info", "warning", "error")
@@ -47,7 +47,7 @@ def serve(*, log: str = "warning", engine: str = "") -> NoReturn:
 def _server(engine: str) -> DgLanguageServer:
     from dg_lsp.client.engine import join
     from dg_lsp.server import handlers
-    from dg_lsp.server.app import DgLanguageServer
+    from dg_lsp.server.session import DgLanguageServer
 
     module, _, function = engine.partition(":")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Hashable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 log = logging.getLogger(__name__)
@@ -12,12 +12,16 @@ Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 
 
-class Tasks(Generic[Key]):
-    """The running tasks of one holder, by key. An error of a task is logged."""
+def log_error(error: BaseException) -> None:
+    log.error("a background task failed", exc_info=error)
 
-    def __init__(self, *expected: type[BaseException]) -> None:
-        """Start with no task. Errors of the `expected` types are not logged."""
-        self._expected = expected
+
+class Tasks(Generic[Key]):
+    """The running tasks of one holder, by key."""
+
+    def __init__(self, on_error: Callable[[BaseException], object] = log_error) -> None:
+        """Start with no task. `on_error` is called with the error of a task that fails; by default it is logged."""
+        self._on_error = on_error
         self._tasks: dict[Key, asyncio.Task[Any]] = {}
 
     def __iter__(self) -> Iterator[Key]:
@@ -32,8 +36,8 @@ class Tasks(Generic[Key]):
         def ended(task: asyncio.Task[T]) -> None:
             if self._tasks.get(key) is task:
                 del self._tasks[key]
-            if not task.cancelled() and (error := task.exception()) and not isinstance(error, self._expected):
-                log.error("a background task failed", exc_info=error)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._on_error(error)
 
         task.add_done_callback(ended)
         return task
@@ -46,9 +50,12 @@ class Tasks(Generic[Key]):
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
 
+    def cancel(self) -> None:
+        """Cancel all tasks."""
+        for task in self._tasks.values():
+            task.cancel()
+
     async def close(self) -> None:
         """Cancel all tasks, and wait until they have ended."""
-        tasks = tuple(self._tasks.values())
-        for key in self:
-            self.end(key)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)

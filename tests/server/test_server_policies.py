@@ -15,11 +15,11 @@ from dg_lsp.core.values import Calibrated, Confidence, Edit, Ranked, Span
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server import answers, completion, configuration, cursor, reasons
 from dg_lsp.server import rhythm as rhythms
-from dg_lsp.server.answers import Answer, Answers, Fit, Result
-from dg_lsp.server.app import Reporter
+from dg_lsp.server.answers import Answer, Answers, Result
 from dg_lsp.server.cursor import Cursor
 from dg_lsp.server.reasons import Reason, Scope
 from dg_lsp.server.rhythm import Rhythm
+from dg_lsp.server.session import Reporter
 from dg_lsp.server.unwanted import MAX_UNWANTED, Unwanted
 from dg_lsp.wire.settings import Settings
 from tests import marked
@@ -172,7 +172,7 @@ def test_in_text_that_repeats_itself_a_typed_row_is_typed(row: str, n: int) -> N
 
 
 def kept(*texts: str) -> Result:
-    return Result(tuple(offer(text, Calibrated(0.9)) for text in texts), is_kept=True)
+    return Result(1, tuple(offer(text, Calibrated(0.9)) for text in texts), is_kept=True)
 
 
 async def answered(table: Answers, text: str, result: Result) -> Answer:
@@ -202,7 +202,7 @@ async def test_the_answers_are_bounded_and_expire() -> None:
 async def test_an_empty_answer_is_used_at_its_exact_place_only() -> None:
     table = Answers(lambda: 0.0)
     answer = await answered(table, "x = $0", kept())
-    assert table.find(at_cursor("x = $0")) == Fit((), 1, kept())
+    assert table.find(at_cursor("x = $0")) == kept()
     assert table.find(at_cursor("x = y$0")) is None
     assert answer.result == kept()
 
@@ -212,7 +212,7 @@ async def test_a_second_answer_for_a_place_replaces_the_first_and_one_that_is_no
     await answered(table, "x = $0", kept("1"))
     await answered(table, "x = $0", kept("2"))
     own = await answered(table, "x = $0", replace(kept("3"), is_kept=False))
-    assert [len(table), table.find(at_cursor("x = $0"))] == [1, Fit(kept("2").suggestions, 1, kept("2"))]
+    assert [len(table), table.find(at_cursor("x = $0"))] == [1, kept("2")]
     fit = table.find(at_cursor("x = $0"), own=own)
     assert fit is not None
     assert fit.suggestions[0].text == "3"

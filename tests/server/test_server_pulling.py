@@ -12,7 +12,7 @@ import pytest
 
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.server import pulling
-from dg_lsp.server.app import DgLanguageServer
+from dg_lsp.server.session import DgLanguageServer
 from dg_lsp.wire import laptop
 
 GIB = 1 << 30

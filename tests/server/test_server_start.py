@@ -27,20 +27,20 @@ def test_the_server_starts_with_no_more_than_it_needs(arguments: tuple[str, ...]
         line.rpartition("|")[2].strip() for line in process.stderr.decode().splitlines() if line.startswith("import time")
     }
     assert process.returncode == 1  # the editor left without a word
-    assert "dg_lsp.server.app" in imports
+    assert "dg_lsp.server.session" in imports
     assert not imports.intersection(NOT_YET)
 
 
 BLOCKED = """
 import asyncio, os, sys
-from dg_lsp.server import app
+from dg_lsp.server import session
 
-class Blocked(app.DgLanguageServer):
+class Blocked(session.DgLanguageServer):
     def look_at_files(self):
         sys.stdin.buffer.readline()  # blocks the event loop until the test has seen where
         self.protocol.ended()
 
-app.BLOCKED_S, app.CHECK_EVERY_S = 0.1, 0.01
+session.BLOCKED_S, session.CHECK_EVERY_S = 0.1, 0.01
 reader, _ = map(os.fdopen, os.pipe(), ("rb", "wb"))
 asyncio.run(Blocked().serve(reader, sys.stdout.buffer))
 os._exit(0)

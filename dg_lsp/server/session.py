@@ -39,6 +39,7 @@ from dg_lsp.server.sync import Documents
 from dg_lsp.wire import config, laptop
 from dg_lsp.wire.config import SECTION
 from dg_lsp.wire.settings import Settings
+from dg_lsp.wire.tasks import Tasks, log_error
 
 if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.
@@ -103,7 +104,7 @@ class DgLanguageServer(LanguageServer):
         )
         self.bars: dict[str | int, Callable[[], None]] = {}
         """What the button of each progress bar calls, by the bar's token."""
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks = Tasks[object](self._task_failed)
         self.roots: dict[str, None] = {}
         self._last_message = self._change = ""
         self._problems: tuple[str, ...] = ()
@@ -158,9 +159,7 @@ class DgLanguageServer(LanguageServer):
 
     async def close(self) -> None:
         """Cancel all background tasks, and disconnect from the engine."""
-        for task in list(self.tasks):
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.tasks.close()
         if "completer" in self.__dict__:  # was needed
             await self.completer.close()
         if "nearby" in self.__dict__:
@@ -358,17 +357,12 @@ class DgLanguageServer(LanguageServer):
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Return a background task for the work; it is cancelled when the server ends."""
-        task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
+        return self.tasks.start(object(), work)
 
-        def ended(task: asyncio.Task[T]) -> None:
-            self.tasks.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _REPORTED_ERRORS):
-                log.error("a background task failed", exc_info=error)
-                self.explain()
-
-        task.add_done_callback(ended)
-        return task
+    def _task_failed(self, error: BaseException) -> None:
+        if not isinstance(error, _REPORTED_ERRORS):
+            log_error(error)
+            self.explain()
 
     async def _check_regularly(self) -> None:
         """Reload changed files, and end when the editor's process is gone; runs until cancelled.
