@@ -1,0 +1,230 @@
+"""The text form in which a model is asked for the next edit, and how its answer is read.
+
+It is the form of the published models that Sweep trained for next edits (blocks, not diffs). Pieces follow one another, each
+behind the token `SEPARATOR`: the file as it was; each of the last edits, old lines and new lines; and one window of lines
+around the cursor, three times: before the last edits, as it is, and as it becomes. The model writes the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+SEPARATOR = "<|file_sep|>"
+CURSOR = "<|cursor|>"
+LINES_ABOVE, LINES_BELOW = 2, 5
+MOST_EDITS = 6
+# Longer lines are shown up to here.
+_LINE_CHARACTERS = 600
+# The window keeps its first lines, and of the others no more characters than this.
+_WINDOW_CHARACTERS = 1792
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A run of lines that was replaced: `old` and `new` have their line ends, `above` and `below` are the lines beside it.
+
+    `first` is the 0-based line, in the new text, of `above`, or of the edit where nothing is above.
+    """
+
+    path: str
+    first: int
+    old: str
+    new: str
+    above: str
+    below: str
+
+    @property
+    def blank(self) -> bool:
+        """Return whether only white space around the lines changed."""
+        return self.old.strip() == self.new.strip()
+
+    def block(self) -> str:
+        """Return the edit as the model reads it, without a separator, empty if nothing would be shown."""
+        old, new = self._sides(self.above, self.below)
+        if not old.strip() and not new.strip():
+            return ""
+        last = self.first + sum(len(lines.splitlines()) for lines in (self.above, self.new, self.below))
+        old, new = old.strip("\n"), new.strip("\n")
+        return f"{self.path}:{self.first + 1}:{last}\noriginal:\n{old}\nupdated:\n{new}"
+
+    def undone(self, text: str) -> str | None:
+        """Return the text with its first place of the new lines put back to the old ones; None where it has none."""
+        for old, new in (self._sides(self.above, self.below), self._sides("", "")):
+            if new.strip() and new in text:
+                return text.replace(new, old, 1)
+        return None
+
+    def _sides(self, above: str, below: str) -> tuple[str, str]:
+        """Return the old and the new lines between others; the last of above, old, new and below has no line end."""
+        above, old, new = _ended(above), _ended(self.old), _ended(self.new)
+        if self.below:
+            below = below.removesuffix("\n")
+        elif new:
+            new = new.removesuffix("\n")
+        else:
+            old = old.removesuffix("\n")
+        return above + old + below, above + new + below
+
+
+def edit_between(path: str, before: str, after: str) -> Edit | None:
+    """Return the one run of lines in which two texts differ, or None where they are equal."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    most = min(len(old), len(new))
+    head = next((i for i in range(most) if old[i] != new[i]), most)
+    tail = next((i for i in range(most - head) if old[-1 - i] != new[-1 - i]), most - head)
+    removed, added = old[head : len(old) - tail], new[head : len(new) - tail]
+    if not removed and not added:
+        return None
+    above = new[max(0, head - 1) : head]
+    below = new[len(new) - tail : len(new) - tail + 1] if tail else []
+    return Edit(path, max(0, head - 1), "".join(removed), "".join(added), "".join(above), "".join(below))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The lines that the model may rewrite: whole lines of the text from offset `start`, and the cursor's offset in them."""
+
+    start: int
+    text: str
+    cursor: int
+
+
+def window_around(text: str, offset: int) -> Window | None:
+    """Return the lines around an offset, from two above to five below.
+
+    None where they are blank, or the cursor is not in them. Blank lines at the window's start move it down, and blank
+    lines at its end are left out.
+    """
+    lines = text.splitlines(keepends=True)
+    line = min(text.count("\n", 0, offset), len(lines) - 1)
+    first, end = max(0, line - LINES_ABOVE), min(len(lines), line + LINES_BELOW + 1)
+    while first < end and not lines[first].strip():
+        first += 1
+        end = min(end + 1, len(lines))
+    while end > first and not lines[end - 1].strip():
+        end -= 1
+    rest = "".join(lines[first + LINES_ABOVE : end])
+    if len(rest) > _WINDOW_CHARACTERS:
+        rest = "".join(rest[:_WINDOW_CHARACTERS].splitlines(keepends=True)[:-1])
+    inside = "".join(lines[first : min(end, first + LINES_ABOVE)]) + rest
+    start = sum(map(len, lines[:first]))
+    cursor = offset - start
+    return Window(start, inside, cursor) if inside and 0 <= cursor <= len(inside) else None
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """How much of a file is shown: all of it up to `whole` lines, else `lines` lines.
+
+    Those start at a multiple of half as many, so the part stays the same while the cursor moves a little.
+    """
+
+    whole: int
+    lines: int
+
+    def of(self, text: str, offset: int) -> str:
+        """Return the part of the text whose middle is nearest to the offset's line."""
+        lines = text.splitlines()
+        if len(lines) <= self.whole:
+            return text
+        stride = self.lines // 2
+        line = text.count("\n", 0, offset) if offset < len(text) else len(lines) - 1
+        first = max(0, round((line - self.lines // 2) / stride)) * stride
+        return "\n".join(lines[first : first + self.lines])
+
+
+PUBLISHED = FilePart(whole=800, lines=300)
+SHORT = FilePart(whole=60, lines=60)
+
+
+def shared_prompt(path: str, shown: str, edits: Sequence[Edit]) -> str:
+    """Return what comes before the windows: the file's shown part and the last edits, without a last line end."""
+    blocks = [edit.block() for edit in _kept(edits)[-MOST_EDITS:]]
+    changes = "\n".join(SEPARATOR + block for block in blocks if block).rstrip("\n")
+    return _cut_lines(f"{SEPARATOR}{path}\n{shown}\n{changes}")
+
+
+def window_prompt(path: str, edits: Sequence[Edit], window: Window) -> str:
+    """Return the windows' part, up to where the model writes."""
+    text = window.text[: window.cursor] + CURSOR + window.text[window.cursor :]
+    before = _before(window.text, edits)
+    if text.endswith("\n") and before.endswith("\n"):
+        text, before = text[:-1], before[:-1]
+    line = _line_of(window.text, window.cursor)
+    span = f"{path}:{line + 1}:{line + len(text.splitlines()) + 1}"
+    parts = (f"original/{span}\n{before}\n", f"current/{span}\n{text}\n", f"updated/{span}\n")
+    return _cut_lines("".join(SEPARATOR + part for part in parts))
+
+
+def prompt(path: str, shown: str, edits: Sequence[Edit], window: Window) -> str:
+    """Return the whole text that the model continues with the window as it becomes, up to the next separator.
+
+    `shown` is the part of the file as it was before the edits (`FilePart`). `edits` are oldest first, of any file.
+    """
+    return f"{shared_prompt(path, shown, edits)}\n{window_prompt(path, edits, window)}"
+
+
+def _kept(edits: Sequence[Edit]) -> list[Edit]:
+    return [edit for edit in edits if not edit.blank]
+
+
+def _before(text: str, edits: Sequence[Edit]) -> str:
+    """Return the window before the last edits, as far back as each of them is found in it."""
+    for edit in reversed(_kept(edits)):
+        undone = edit.undone(text)
+        if undone is None:
+            break
+        text = undone
+    return text
+
+
+def _line_of(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) if offset < len(text) else len(text.splitlines()) - 1
+
+
+def _ended(lines: str) -> str:
+    return lines + "\n" if lines and not lines.endswith("\n") else lines
+
+
+def _cut_lines(text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    if all(len(line) <= _LINE_CHARACTERS for line in lines):
+        return text
+    return "".join(_cut_line(line) for line in lines)
+
+
+def _cut_line(line: str) -> str:
+    if len(line) <= _LINE_CHARACTERS:
+        return line
+    end = "\n" if line.endswith("\n") else ""
+    return line.rstrip("\n")[:_LINE_CHARACTERS] + "..." + end
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """Lines to replace: from `start` to `end` in the file's text, by `text`."""
+
+    start: int
+    end: int
+    text: str
+
+
+def hunks(window: Window, answer: str) -> list[Hunk]:
+    """Return what the model's answer changes in the window, nearest to the cursor first."""
+    old = window.text.splitlines(keepends=True)
+    text = answer.replace(CURSOR, "").strip("\n")
+    if text and window.text.endswith("\n"):
+        text += "\n"
+    new = text.splitlines(keepends=True)
+    starts = [window.start]
+    for line in old:
+        starts.append(starts[-1] + len(line))
+    found = [
+        Hunk(starts[a], starts[b], "".join(new[c:d]))
+        for tag, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        if tag != "equal"
+    ]
+    at = window.start + window.cursor
+    return sorted(found, key=lambda hunk: max(hunk.start - at, at - hunk.end, 0))
