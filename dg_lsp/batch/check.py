@@ -110,7 +110,7 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
     command = _limited(check.command.replace("{}", shlex.quote(str(copy.path_of(path)))), check.limits)
     with log.open("wb") as output:
         # A file, not a pipe: a left-over process would keep a pipe open.
-        environment = {**_environment(copy, path, report, tests), MARK: mark}
+        environment = {**_environment(check.command, copy, path, report, tests), MARK: mark}
         began = time.monotonic()
         process = await _started(command, folder, private, output.fileno(), environment)
         try:
@@ -143,8 +143,8 @@ def _is_word(name: str) -> bool:
     return name.isascii() and name.isidentifier() and name not in ("and", "or", "not", "None", "True", "False")
 
 
-def _environment(copy: Copy, path: Path, report: Path, tests: Collection[str]) -> dict[str, str]:
-    old_paths = [Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+def _environment(command: str, copy: Copy, path: Path, report: Path, tests: Collection[str]) -> dict[str, str]:
+    old_paths = [Path(os.path.realpath(entry)) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     moved_paths = [copy.path_of(entry) if entry.is_relative_to(copy.original) else entry for entry in old_paths]
     import_root = path.parent
     while (import_root / "__init__.py").exists() and import_root != copy.original:
@@ -154,12 +154,18 @@ def _environment(copy: Copy, path: Path, report: Path, tests: Collection[str]) -
     pytest_options = " ".join(filter(None, [os.environ.get("PYTEST_ADDOPTS", ""), junit, selection(tests)]))
     return {
         **programs.own_variables(),
+        **_keys(command),
         "DG_LSP_FILE": str(copy.path_of(path)),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, [*own_paths, *moved_paths]))),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_ADDOPTS": pytest_options,
         "GIT_CEILING_DIRECTORIES": str(copy.root.parent),
     }
+
+
+def _keys(command: str) -> dict[str, str]:
+    """Return the variables with keys that the command names: its tests may run the model's code, so they get no others."""
+    return {name: value for name, value in programs.keys().items() if name in command}
 
 
 def _limited(command: str, limits: CheckLimits) -> str:
@@ -323,6 +329,8 @@ class Copies:
             await asyncio.wait([making])
             raise
         if not number:
+            if left_out := sorted(set(programs.keys()) - set(_keys(self.check.command))):
+                self.on_message(f"the check does not get {', '.join(left_out)}: name a variable in its command to pass it")
             for problem in problems:
                 self.on_message(f"the copy for --check lacks {problem}")
         return copy

@@ -9,10 +9,11 @@ import codecs
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dg_lsp.batch import git
 from dg_lsp.core import generated, languages, secrets
 from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Document
@@ -36,11 +37,11 @@ _GENERATED_NAME = re.compile(
     r"|\.(?:tab|yy|zep)\.(?:[ch]|cc|cpp|hh|php)$|^moc_.*\.cpp$|_tlb\.pas$",
     re.IGNORECASE,
 )
-# All three markers in their order: a line of equals signs alone is a heading in some texts.
-_CONFLICT = re.compile(r"^<{7}(?: .*)?\r?$(?s:.*?)^={7}\r?$(?s:.*?)^>{7}(?: .*)?\r?$", re.MULTILINE)
+_MARKER = re.compile(r"^(?:([<>])\1{6}(?: .*)?|={7})\r?$", re.MULTILINE)
 
 # The only rule that naming a path overrides: git's ignore files are about commits; ours and the secret rules are about dg-lsp.
 _GIT_IGNORED = "is ignored by .gitignore"
+OTHER_REPOSITORY = "is another repository; name its path to fill it"
 WITH_GENERATED = "; --generated fills such files, too"
 
 
@@ -68,11 +69,13 @@ def files(paths: Sequence[Path], *, with_foreign: bool = False) -> Iterator[Path
     Folders of foreign files below a named folder are skipped, unless `with_foreign`.
 
     A named path is used even if `.gitignore` excludes it, but not if `.dgignore` or the secret rules do. Links inside a folder
-    are not followed: their targets are either found directly or are outside of the named paths.
+    are not followed: their targets are either found directly or are outside of the named paths. Nor are other repositories
+    inside the folder's repository: submodules, clones and worktrees are filled if a path names them.
     """
     seen: set[Path] = set()
+    named = {Path(os.path.realpath(path)) for path in paths}
     for path in paths:
-        for file in _under(path, with_foreign=with_foreign) if os.path.isdir(path) else [_named(path)]:  # noqa: PTH112 -- that of Path may raise
+        for file in _under(path, named, with_foreign=with_foreign) if os.path.isdir(path) else [_named(path)]:  # noqa: PTH112 -- that of Path may raise
             if isinstance(file, Skipped):
                 yield file
             elif file not in seen:
@@ -97,8 +100,7 @@ def read(path: Path) -> Source | Skipped:
         text = data.decode()
     except UnicodeDecodeError as error:
         return Skipped(name, f"is not UTF-8 (byte {error.start})")
-    if conflict := _CONFLICT.search(text):
-        line = text.count("\n", 0, conflict.start()) + 1
+    if line := _conflict_line(text):
         return Skipped(name, f"contains the markers of a merge conflict (line {line}); resolve it first")
     language = languages.for_path(path.name, _first_line(text))
     document = Document(path.as_uri(), language.name if language else "", text)
@@ -148,7 +150,7 @@ def _secret_reason(path: Path, file: Path) -> str:
     return "may hold secrets" if ignoring.is_secret(below) or ignoring.is_secret_outside(str(file)) else ""
 
 
-def _under(folder: Path, *, with_foreign: bool) -> Iterator[Path | Skipped]:
+def _under(folder: Path, named: Collection[Path], *, with_foreign: bool) -> Iterator[Path | Skipped]:
     root = folder.resolve()
     ignore = ignoring.Ignore.for_root(root)
     if ignore.reason(root) == _GIT_IGNORED:
@@ -158,8 +160,12 @@ def _under(folder: Path, *, with_foreign: bool) -> Iterator[Path | Skipped]:
         return
     problems: list[OSError] = []
     for here, folders, names in os.walk(root, onerror=problems.append):
-        own_folders = (name for name in folders if not Path(here, name).is_symlink() and ignore.allows(Path(here, name)))
-        folders[:] = sorted(own_folders)
+        own_folders = [name for name in folders if not Path(here, name).is_symlink() and ignore.allows(Path(here, name))]
+        others = [name for name in own_folders if git.is_root(Path(here, name)) and git.root_of(Path(here))]
+        folders[:] = sorted(set(own_folders).difference(others))
+        for place in (Path(here, name) for name in sorted(others)):
+            if not any(path.is_relative_to(place) for path in named):
+                yield Skipped(show(place), OTHER_REPOSITORY)
         for name in () if with_foreign else list(filter(_FOREIGN_FOLDER.fullmatch, folders)):
             folders.remove(name)
             yield Skipped(show(Path(here, name)), f"holds files of others{WITH_GENERATED}")
@@ -188,6 +194,20 @@ def _names_interpreter(path: Path) -> bool:
     except OSError:
         return False  # nothing shows that it is code, so it is not reported as skipped
     return head.startswith(b"#!") and languages.for_path(path.name, _first_line(head.decode(errors="replace"))) is not None
+
+
+def _conflict_line(text: str) -> int:
+    """Return the line of a merge conflict, from 1; 0 without all three markers in their order.
+
+    A line of equals signs alone is a heading in some texts.
+    """
+    starts: list[int] = []
+    for marker in _MARKER.finditer(text):
+        if marker[0][0] == "<=>"[len(starts)]:
+            starts.append(marker.start())
+        if len(starts) == len("<=>"):
+            return text.count("\n", 0, starts[0]) + 1
+    return 0
 
 
 def _first_line(text: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 from dg_lsp.wire import programs
 
 _MAX_CHARS = 400
+# A partial clone fetches what it lacks. Not from a `file:` URL: the repository there would run programs that its settings name.
+_PROTOCOLS = "git:http:https:ssh"
+# The settings that name programs for a fetch, with what takes their place. The other programs of git run for other commands.
+_FOR_FETCHING = {"core.sshcommand": "ssh", "core.askpass": "", "core.alternaterefscommand": "true"}
 
 
 class GitError(Exception):
@@ -19,15 +24,43 @@ class GitError(Exception):
         self.status = status
 
 
+def root_of(folder: Path) -> Path | None:
+    """Return the root of the repository that owns a folder: that with the nearest `.git`, also a submodule or a worktree."""
+    return next(filter(is_root, (folder, *folder.parents)), None)
+
+
+def is_root(folder: Path) -> bool:
+    """Return whether the folder is the root of a repository, a submodule or a worktree."""
+    return os.path.lexists(folder / ".git")
+
+
 def read(folder: Path, command: str, *arguments: str) -> bytes:
-    """Return what a command of git prints that only reads. It runs nothing that the repository's own configuration names."""
-    settings = {"core.hooksPath": "/dev/null"}
-    variables = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"}  # no lock for others, no missing object fetched
-    if command == "diff":  # the only one that reads contents, and so may run the filters of the repository
-        names = _run(folder, settings, variables, "config", "-z", "--show-scope", "--name-only", "--list").split(b"\0")
-        own = (name for scope, name in zip(names[::2], names[1::2], strict=False) if scope in (b"local", b"worktree"))
-        settings |= {name.decode(errors="surrogateescape"): "" for name in own if name.startswith(b"filter.")}
+    """Return what a command of git prints that only reads. It runs no program that the repository's configuration names."""
+    settings, variables = {"core.hooksPath": os.devnull}, {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"}
+    if command == "diff":  # the only one that reads contents, so it may run filters, and fetch what a partial clone lacks
+        own, users = _settings(folder)
+        for name in own:
+            if name.startswith(("filter.", "credential.")):
+                settings[name] = ""
+            elif name in _FOR_FETCHING:
+                settings[name] = users.get(name, _FOR_FETCHING[name])
+            elif name.startswith("remote.") and name.endswith(".uploadpack"):
+                settings[name] = "git-upload-pack"
+        settings["maintenance.auto"] = "false"
+        # Of `core.gitProxy` git takes the first value, so the repository's would win over any of ours.
+        variables |= {"GIT_PROXY_COMMAND": ""} if "core.gitproxy" in own else {}
+        variables |= {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
     return _run(folder, settings, variables, command, *arguments)
+
+
+def _settings(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings of the repository's own files, and those of the user's and the system's."""
+    parts = _run(folder, {}, {}, "config", "-z", "--show-scope", "--list").decode(errors="surrogateescape").split("\0")
+    own, users = dict[str, str](), dict[str, str]()
+    for scope, entry in zip(parts[::2], parts[1::2], strict=False):
+        name, _, value = entry.partition("\n")
+        (own if scope in ("local", "worktree") else users)[name] = value
+    return own, users
 
 
 def run(folder: Path, command: str, *arguments: str) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from typing import Any, Literal
 
-from dg_lsp.batch.discover import Skipped
+from dg_lsp.batch.discover import OTHER_REPOSITORY, Skipped
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import FilePlan, line_column, symbols_of
 from dg_lsp.core import confidence, polish, positions
@@ -25,6 +25,7 @@ WRONG_USE, TRY_AGAIN = 2, 3
 """Exit codes: options or setup are wrong; the engine or the network failed."""
 FAIL_ON = ("open", "failed", "any", "never")
 VERSION = 1
+MAX_NAMED = 5  # of other repositories, in the line before the work
 """The version of the report and of the list of a dry run; incremented by incompatible changes.
 
 docs/infill-report.schema.json is the schema of the report.
@@ -102,9 +103,15 @@ def build(rows: Sequence[ReportRow], skipped: Iterable[Skipped], notes: Mapping[
     return {"version": VERSION, "holes": [asdict(row) for row in rows], "files": files, "summary": summary}
 
 
-def before(skipped: Iterable[Skipped], notes: Mapping[str, str], n_by_option: Mapping[str, int]) -> list[str]:
+def before(skipped: Sequence[Skipped], notes: Mapping[str, str], n_by_option: Mapping[str, int]) -> list[str]:
     """Return the lines that are shown before the work: skipped files, notes, and the options that left holes out."""
-    lines = [f"skipped {skip.name}: it {skip.reason}" for skip in skipped]
+    others = [skip.name for skip in skipped if skip.reason == OTHER_REPOSITORY]
+    lines = [
+        f"skipped {skip.name}: it {skip.reason}" for skip in skipped if skip.reason != OTHER_REPOSITORY or len(others) == 1
+    ]
+    if len(others) > 1:
+        more = f" and {len(others) - MAX_NAMED} more" if others[MAX_NAMED:] else ""
+        lines.append(f"skipped {', '.join(others[:MAX_NAMED])}{more}: each {OTHER_REPOSITORY}")
     lines += [f"{name} {text}" for name, text in notes.items()]
     return lines + [f"{counted(n, 'hole')} left out by {option}" for option, n in n_by_option.items()]
 

@@ -1,8 +1,10 @@
 """Copy a project, so that a check does not run in the user's own files.
 
-Files are copied, because a check could write to the original through hard links. Whole directories that git ignores are left
-out (build output, environments), except `node_modules` and directories that the check's command names. The copies of a run
-are in one private directory. If the run is killed, the next run removes it.
+Files are copied, because a check could write to the original through hard links. No link leads out of a copy: a link into the
+project points into the copy, and one to a file elsewhere becomes a file. Paths are compared after links are resolved. Whole
+directories that git ignores are left out (build output, environments), except `node_modules` and directories that the check's
+command names; so are links to directories elsewhere. The copies of a run are in one private directory, which no walk enters
+(`wire.files.COPIES`). If the run is killed, the next run removes it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -22,8 +25,8 @@ from pathlib import Path
 from dg_lsp.batch import git
 from dg_lsp.wire import files
 
-PREFIX = "dg-lsp-check-"
 MAX_BYTES = 4 << 30  # a larger project could fill the disk unnoticed
+MAX_LINKED_BYTES = 64 << 20  # of one file elsewhere that a link in the project leads to
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
 
@@ -55,7 +58,10 @@ class Copy:
         """Write this content to the copy of an original file."""
         place = self.path_of(path)
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
-        place.parent.mkdir(parents=True, exist_ok=True)
+        for folder in reversed(place.parents[: len(place.relative_to(self.root).parts)]):
+            if folder.is_symlink():  # a check put it there, perhaps to the original
+                folder.unlink()
+            folder.mkdir(exist_ok=True)
         files.replace(place, data, finish=lambda new: new.chmod(mode | stat.S_IWUSR))
         # Python finds compiled files by time in whole seconds and size, so each version of a file gets another time.
         self._clock = max(self._clock + 1, int(time.time()))
@@ -75,7 +81,8 @@ class Copy:
 @contextlib.contextmanager
 def directory() -> Iterator[Path]:
     """Yield a private directory that is removed afterwards, or by the next run if this process is killed."""
-    for folder in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+    temporary = Path(tempfile.gettempdir()).resolve()
+    for folder in temporary.glob(f"{files.COPIES}*"):
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid != os.getuid():
                 continue
@@ -85,12 +92,12 @@ def directory() -> Iterator[Path]:
                 _remove(folder)
             finally:
                 os.close(handle)
-    temporary = Path(tempfile.mkdtemp(prefix=".dg-lsp-new-"))
+    temporary = Path(tempfile.mkdtemp(prefix=files.NEW_COPIES, dir=temporary))
     handle = os.open(temporary / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _lock(handle)
         # Renamed after it is locked, so that another run never treats it as left over.
-        folder = temporary.with_name(PREFIX + temporary.name.removeprefix(".dg-lsp-new-"))
+        folder = temporary.with_name(files.COPIES + temporary.name.removeprefix(files.NEW_COPIES))
         temporary = temporary.rename(folder)
         yield folder
     finally:
@@ -100,6 +107,7 @@ def directory() -> Iterator[Path]:
 
 def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]]:
     """Copy the project into a directory; return the copy, and a line for each file that could not be copied."""
+    original = original.resolve()
     root = into / (original.name or "project")
     root.mkdir(parents=True)
     made, problems, n_bytes = Copy(original, root), [], 0
@@ -107,7 +115,7 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
         place = root / path.relative_to(original)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            n_bytes += _copy_one(path, place, made)
+            n_bytes += _copy_one(path, place, made, command)
             made.record(path)
         except (FileNotFoundError, shutil.SpecialFileError):
             continue  # deleted, but still in git's index; or a pipe, a socket or a device
@@ -124,20 +132,25 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
 
 
 def contents(root: Path, command: str = "") -> Iterator[Path]:
-    """Yield the files and links to copy."""
-    tracked = _listed(root, "--cached", "--others", "--exclude-standard")
-    if tracked is None:
-        yield from _walked(root, command)
-        return
-    ignored = _listed(root, "--others", "--ignored", "--exclude-standard", "--directory") or []
-    for path in dict.fromkeys([*tracked, *ignored]):
-        if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114 -- those of Path raise in a closed folder
-            if path not in ignored:
-                yield from contents(path, command)  # a submodule, or a repository that git does not look into
-            elif path.name == "node_modules" or path.name in command:
-                yield from _walked(path, command)
-        else:
-            yield path
+    """Yield the files and links to copy. A link to a directory outside of the root is one, unless the command names it."""
+    repositories = [root]
+    while repositories:
+        repository = repositories.pop()
+        tracked = _listed(repository, "--cached", "--others", "--exclude-standard")
+        if tracked is None:
+            yield from _walked(repository, root, command)
+            continue
+        ignored = _listed(repository, "--others", "--ignored", "--exclude-standard", "--directory") or []
+        for path in dict.fromkeys([*tracked, *ignored]):
+            is_folder = os.path.isdir(path)  # noqa: PTH112 -- that of Path raises in a closed folder
+            if any(map(files.is_of_copies, path.relative_to(repository).parts[: None if is_folder else -1])):
+                continue
+            if not is_folder or (path.is_symlink() and not _is_followed(path, root, command)):
+                yield path
+            elif path.is_symlink() or (path in ignored and (path.name == "node_modules" or _is_named(path, command))):
+                yield from _walked(path, root, command)
+            elif path not in ignored:
+                repositories.append(path)  # a submodule, or a repository that git does not look into
 
 
 def _listed(root: Path, *options: str) -> list[Path] | None:
@@ -151,30 +164,56 @@ def _listed(root: Path, *options: str) -> list[Path] | None:
     return [root / os.fsdecode(name).rstrip("/") for name in listed.split(b"\0") if name]
 
 
-def _walked(root: Path, command: str) -> Iterator[Path]:
+def _walked(start: Path, root: Path, command: str) -> Iterator[Path]:
     problems: list[OSError] = []
-    for here, folders, names in os.walk(root, onerror=problems.append):
-        links = [name for name in folders if Path(here, name).is_symlink()]
-        left_out = {name for name in ENVIRONMENTS if name not in command} | LEFT_OUT
-        folders[:] = [name for name in folders if name not in links and name not in left_out]
-        yield from (Path(here, name) for name in [*links, *names])
+    left_out = {name for name in ENVIRONMENTS if not _is_named(Path(name), command)} | LEFT_OUT
+    starts, followed = [start], set[str]()
+    while starts:
+        for here, folders, names in os.walk(starts.pop(), onerror=problems.append):
+            own = [Path(here, name) for name in folders if name not in left_out and not files.is_of_copies(name)]
+            links = [path for path in own if path.is_symlink()]
+            folders[:] = [path.name for path in own if path not in links]
+            for link in links:
+                if not _is_followed(link, root, command):
+                    yield link
+                elif (target := os.path.realpath(link)) not in followed:
+                    followed.add(target)
+                    starts.append(link)
+            yield from (Path(here, name) for name in names)
     yield from (Path(problem.filename) for problem in problems)
 
 
-def _copy_one(path: Path, place: Path, made: Copy) -> int:
+def _is_named(path: Path, command: str) -> bool:
+    """Return whether the check's command has this name, as a part of a path or alone."""
+    return re.search(rf"(?<![\w.-]){re.escape(path.name)}(?![\w.-])", command) is not None
+
+
+def _is_followed(link: Path, root: Path, command: str) -> bool:
+    """Return whether a check needs a copy of what is behind a link to a directory outside of the root."""
+    return (link.name == "node_modules" or _is_named(link, command)) and not link.resolve().is_relative_to(root)
+
+
+def _copy_one(path: Path, place: Path, made: Copy, command: str) -> int:
+    target = Path(os.path.realpath(path))
     if path.is_symlink():
-        target = Path(os.path.normpath(path.parent / path.readlink()))
-        inside = target.is_relative_to(made.original)
-        # A link into the project must point into the copy, or a check could write to the original through it.
-        place.symlink_to(made.path_of(target) if inside else target)
-        return 0
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
+        # A venv's Python finds its libraries by its own place, and no check writes to it.
+        is_python = path.name.startswith("python") and (path.parent.parent / "pyvenv.cfg").is_file() and target.is_file()
+        is_inside = target.is_relative_to(made.original)
+        if is_inside or is_python:
+            place.symlink_to(made.path_of(target) if is_inside else target)
+            return 0
+        info = target.stat()
+        if stat.S_ISDIR(info.st_mode) or (info.st_size > MAX_LINKED_BYTES and not _is_named(path, command)):
+            what = "a directory" if stat.S_ISDIR(info.st_mode) else "a large file"
+            raise OSError(errno.EXDEV, f"it is a link to {what} elsewhere; name it in the command to have it copied")
+    info = target.stat()
+    if stat.S_ISDIR(info.st_mode):
         list(path.iterdir())  # a folder that can't be read raises the reason
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(info.st_mode):
         raise shutil.SpecialFileError(path)
-    shutil.copy2(path, place)
-    return place.stat().st_size
+    place.unlink(missing_ok=True)  # it may be a link, by the name of another file without its case
+    shutil.copy2(target, place)
+    return info.st_size
 
 
 def _stamp(place: Path) -> tuple[int, int]:

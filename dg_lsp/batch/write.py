@@ -56,6 +56,7 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
 # --- What is in the files afterwards
 
 
+_COMMITTED = re.compile(rb"\[.*? ([0-9a-f]{4,64})\] ")
 _TAKEN_OUT = "a hook took the fills out of the commit"
 
 
@@ -110,9 +111,12 @@ def _committed(root: Path, results: Sequence[FileResult], on_message: Callable[[
     def subject(fills: Sequence[Collection[Hole]]) -> str:
         return f"fill {counted(sum(map(len, fills)), 'hole')} in {counted(sum(map(bool, fills)), 'file')}"
 
-    specs, refusal, before = [_spec(root, result) for result in results], "", _revision(root, "HEAD")
+    specs, refusal, own_commit = [_spec(root, result) for result in results], "", ""
+    before, branch = _revision(root, "HEAD"), _asked(root, "symbolic-ref", "--quiet", "HEAD")
     try:
-        git.run(root, "commit", "-q", "--only", "-m", subject([result.fills for result in results]), "--", *specs)
+        said = git.run(root, "commit", "--only", "-m", subject([result.fills for result in results]), "--", *specs)
+        if line := _COMMITTED.match(said):
+            own_commit = _revision(root, line[1].decode())
         if _revision(root, "HEAD^") == before:
             # The index lacks what a hook changed in these files, or added. The next commit would take that back.
             changed = ("diff-tree", "-z", "--root", "--no-commit-id", "--name-only", "--diff-filter=A", "-r", "HEAD")
@@ -121,11 +125,17 @@ def _committed(root: Path, results: Sequence[FileResult], on_message: Callable[[
     except git.GitError as error:
         refusal = str(error)
     in_head = [_holes_filled(result, _head_text(root, result)) for result in results]
+    head, branch_after = _revision(root, "HEAD"), _asked(root, "symbolic-ref", "--quiet", "HEAD")
+    # A hook that amends the commit leaves another one in its place.
+    is_own = own_commit and own_commit in (head, _asked(root, "merge-base", own_commit, head))
+    if head != before and not is_own and not (own_commit and _revision(root, "HEAD^") == before):
+        refusal = f"a hook moved HEAD to {head[:12]}" + (f", without dg-lsp's commit {own_commit[:12]}" * bool(own_commit))
+        in_head = [frozenset() for _ in results]
+    elif branch_after != branch:
+        on_message(f"a hook switched {root} from {branch or 'a detached HEAD'} to {branch_after or 'a detached HEAD'}")
     if any(in_head):
         on_message(f"committed in {root}: {subject(in_head)}")
-        try:
-            git.read(root, "symbolic-ref", "--quiet", "HEAD")
-        except git.GitError:
+        if not branch_after:
             on_message(f"HEAD is detached in {root}: run git branch to name the commit, or it is lost when you switch branches")
     else:
         on_message(f"nothing is committed in {root}: {refusal or _TAKEN_OUT}")
@@ -134,8 +144,13 @@ def _committed(root: Path, results: Sequence[FileResult], on_message: Callable[[
 
 
 def _revision(root: Path, name: str) -> str:
+    return _asked(root, "rev-parse", "--quiet", "--verify", name)
+
+
+def _asked(root: Path, command: str, *arguments: str) -> str:
+    """Return the line that a reading command of git prints; "" if it fails."""
     try:
-        return git.read(root, "rev-parse", "--quiet", "--verify", name).decode()
+        return git.read(root, command, *arguments).decode().strip()
     except git.GitError:
         return ""
 
@@ -191,9 +206,8 @@ def _holes_filled(result: FileResult, text: str) -> frozenset[Hole]:
 
 def _repository(path: Path) -> Path:
     """Return the root of a file's git repository, which may be above the workspace; raise WriteError if it is in none."""
-    for folder in path.parents:
-        if (folder / ".git").exists():
-            return folder
+    if root := git.root_of(path.parent):
+        return root
     raise WriteError("the file is not in a git repository")
 
 

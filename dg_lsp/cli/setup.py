@@ -448,7 +448,7 @@ def install(command: Sequence[str]) -> str:
             text=True,
             errors="replace",
             cwd=programs.FOLDER,
-            env=programs.environment(),
+            env=programs.environment(**programs.keys(*programs.DOWNLOADS)),
         ) as process:
             for line in process.stdout or ():
                 last = line.strip() or last

@@ -32,6 +32,7 @@ _OWN_FILES = (".dgignore", ".dg-lsp.toml")
 
 NOWHERE = "leads nowhere"
 _ALL_TOO_SLOW = "is below ignore files that together take too long to read"
+_COPIES = "holds copies for --check"
 _SKIPPED_FOLDERS = {
     **dict.fromkeys((".git", ".hg", ".jj", ".svn"), "belongs to version control"),
     **dict.fromkeys(
@@ -196,8 +197,9 @@ class Ignore:
                 place = self._top.joinpath(*above)
                 is_folder = end < len(parts) or place.is_dir()
                 # The root itself is never skipped, whatever its name.
-                if is_folder and above[-1] in _SKIPPED_FOLDERS and not self.root.is_relative_to(place):
-                    reason = _SKIPPED_FOLDERS[above[-1]]
+                skipped = _COPIES if files.is_of_copies(above[-1]) else _SKIPPED_FOLDERS.get(above[-1], "")
+                if is_folder and skipped and not self.root.is_relative_to(place):
+                    reason = skipped
                 else:
                     reason = self._ignored_by(above, end_s, is_folder=is_folder)
                 if is_folder:

@@ -124,7 +124,7 @@ async def _pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: b
             stdout=pipe,
             stderr=pipe,
             cwd=programs.FOLDER,
-            env=programs.environment(),
+            env=programs.environment(**programs.keys(*programs.DOWNLOADS)),
         )
         assert process.stdout is not None
         assert process.stderr is not None

@@ -347,7 +347,7 @@ def start_engine(
                 stdout=log,
                 stderr=log,
                 cwd=files.directory,
-                env=programs.environment(**{RUNTIME_DIR_VARIABLE: str(files.directory)}),
+                env=programs.environment(**programs.keys(), **{RUNTIME_DIR_VARIABLE: str(files.directory)}),
                 start_new_session=True,
             )
         except OSError as error:

@@ -19,6 +19,8 @@ from pathlib import Path
 IsOwn = Callable[[bytes], bool]
 """Returns whether a file with this content, or one that begins so, was written by an option."""
 
+COPIES, NEW_COPIES = "dg-lsp-check-", ".dg-lsp-new-"
+"""How the names of directories begin that hold copies of projects, before and after they are complete."""
 _OWN_BYTES = 64 << 20  # a longer patch counts as changed
 _SUFFIX = ".dg-lsp"
 _N_RANDOM = 8  # characters that `tempfile` puts between a prefix and a suffix
@@ -42,6 +44,11 @@ class TooLargeError(OSError):
     def __str__(self) -> str:
         """Return the message, which completes a sentence that begins with the file."""
         return f"is larger than {self.limit >> 10} KiB"
+
+
+def is_of_copies(name: str) -> bool:
+    """Return whether a directory of this name holds copies of projects, which dg-lsp writes and no walk of ours enters."""
+    return name.startswith((COPIES, NEW_COPIES))
 
 
 def replace(path: Path, data: bytes, *, finish: Callable[[Path], None] = lambda _: None, is_durable: bool = False) -> None:

@@ -23,6 +23,12 @@ _OF_REPOSITORY = frozenset(
         *("GLOB_PATHSPECS", "ICASE_PATHSPECS", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS"),
     )
 )
+# How a word ends in the name of a variable that holds a key or a password, as in `OPENAI_API_KEY` and `PGPASSWORD`.
+_SECRET = ("CREDENTIAL", "CREDENTIALS", "KEY", "KEYS", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "SECRETS", "TOKEN")
+_SECRET_WORDS = frozenset({"AUTH", "JWT", "PASS", "PAT", "PWD"})
+_NO_SECRETS = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
+DOWNLOADS = ("HF_", "HUGGING_FACE_", "PIP_", "UV_")
+"""How the names of variables begin that pip, uv and huggingface_hub read, also for their keys."""
 _OWN = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))  # noqa: PTH118, PTH120 -- pathlib isn't loaded yet
 
 
@@ -35,21 +41,31 @@ def ignore_current_folder() -> None:
 
 
 def own_variables() -> dict[str, str]:
-    """Return the variables without what git says to the hook that started us, such as its index and the commit's date.
+    """Return the variables of a child: without keys, and without what git says to the hook that started us.
 
-    `GIT_EXEC_PATH` is there in each hook, and in an alias. Without it, the other variables are the user's. With it, names,
-    e-mail addresses and the configuration still are.
+    That is its index, the commit's date and more. `GIT_EXEC_PATH` is there in each hook, and in an alias. Without it, the
+    other variables are the user's. With it, names, e-mail addresses and the configuration still are.
     """
     theirs = ("GIT_", "GITHEAD_") if "GIT_EXEC_PATH" in os.environ else ()
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in _OF_REPOSITORY and (not name.startswith(theirs) or name.endswith(("_NAME", "_EMAIL", "_GLOBAL")))
+        if name not in _OF_REPOSITORY
+        and (not name.startswith(theirs) or name.endswith(("_NAME", "_EMAIL", "_GLOBAL")))
+        and not _is_secret(name)
     }
 
 
+def keys(*starts: str) -> dict[str, str]:
+    """Return the variables that hold keys or passwords, by their names; with `starts`, those whose names begin so."""
+    return {name: value for name, value in os.environ.items() if _is_secret(name) and name.startswith(starts or "")}
+
+
 def environment(**changes: str) -> dict[str, str]:
-    """Return the variables of a child, in which nothing names the current folder; a Python in it does not search it either."""
+    """Return the variables of a child, in which nothing names the current folder; a Python in it does not search it either.
+
+    It has no keys but those in `changes`.
+    """
     paths = {name: _full(os.path.expanduser(os.environ[name])) for name in _PATHS if os.environ.get(name)}  # noqa: PTH111
     searched = {"PATH": search_path(), "PYTHONPATH": os.pathsep.join(_module_folders()), "PYTHONSAFEPATH": "1"}
     return {**own_variables(), **paths, **searched, **changes}
@@ -75,6 +91,13 @@ def find(name: str) -> str:
     if path := shutil.which(name, path=search_path()):
         return path
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
+def _is_secret(name: str) -> bool:
+    words = name.upper().split("_")
+    is_named = any(word.endswith(_SECRET) or word in _SECRET_WORDS for word in words)
+    # The values of git's settings may be headers with keys.
+    return (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_")
 
 
 def _module_folders() -> list[str]:

@@ -111,17 +111,16 @@ def test_a_copy_contains_tracked_files_and_generated_files_between_them(project:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("x")
     (project / "inside").symlink_to(project / "a.py")
-    (project / "outside").symlink_to("../elsewhere")
+    (project / "nowhere").symlink_to("../elsewhere")
     os.mkfifo(project / "pipe")
     with scratch.directory() as folder:
         copy, problems = scratch.copy(project, folder / "0")
         names = {path.relative_to(copy.root).as_posix() for path in copy.root.rglob("*") if not path.is_dir()}
         assert problems == []
         assert names == {
-            "a.py", ".gitignore", "_version.py", "node_modules/m/index.js", "new.py", "sub/deep.py", "inside", "outside"
+            "a.py", ".gitignore", "_version.py", "node_modules/m/index.js", "new.py", "sub/deep.py", "inside"
         }  # fmt: skip
         assert (copy.root / "inside").resolve() == copy.root / "a.py"
-        assert (copy.root / "outside").readlink() == project.parent / "elsewhere"
         scratch_copy, _ = scratch.copy(project, folder / "1", ".venv/bin/python -m pytest build")
         assert (scratch_copy.root / ".venv" / "bin" / "python").exists()
         assert (scratch_copy.root / "build" / "x.o").exists()

@@ -79,7 +79,7 @@ def test_unreadable_files_and_folders_are_named(project: Path, has_git: bool) ->
     assert "+++ b/good.py" in result.stdout
 
 
-def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: Path) -> None:
+def test_another_repository_is_filled_checked_and_committed_only_if_it_is_named(project: Path) -> None:
     def git(*arguments: str, cwd: Path = project) -> str:
         identity = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "protocol.file.allow=always")
         return subprocess.run(["git", *identity, *arguments], cwd=cwd, check=True, capture_output=True, text=True).stdout
@@ -93,18 +93,26 @@ def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: P
         git("commit", "-qm", "first", cwd=folder)
     git("submodule", "add", "-q", str(other), "sub", cwd=main)
     git("commit", "-qm", "submodule", cwd=main)
+    git("worktree", "add", "-q", "tree", cwd=main)
+    git("clone", "-q", str(other), "deep/clone", cwd=main)
     python = shlex.quote(sys.executable)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(main)
         for name, value in (("NAME", "n"), ("EMAIL", "e@x")):
             patch.setenv(f"GIT_AUTHOR_{name}", value)
             patch.setenv(f"GIT_COMMITTER_{name}", value)
+        result = run(".", "--commit")
+        assert "dg-lsp: skipped sub, tree, deep/clone: each is another repository; name its path to fill it\n" in result.stderr
+        assert "wrote 1 of 1 hole" in result.stderr
+        assert git("log", "--format=%s", "-1", cwd=main) == "fill 1 hole in 1 file\n"
+        assert [(main / name / "a.py").read_text() for name in ("sub", "tree", "deep/clone")] == [STUB] * 3
+        assert run(".", "sub").stdout.count("+++ ") == 1, "a folder that is named too is not left out"
         command = f"cd sub; {python} -c 'import a; assert a.f() == 1'"
         result = run("sub", "--commit", "--check", command)
     assert result.exit_code == 0, result.output
     assert "wrote 1 of 1 hole (1 verified)" in result.stderr
     assert git("log", "--format=%s", "-1", cwd=main / "sub") == "fill 1 hole in 1 file\n"
-    assert git("log", "--format=%s", "-1", cwd=main) == "submodule\n"
+    assert git("log", "--format=%s", "-1", cwd=main) == "fill 1 hole in 1 file\n"
 
 
 @pytest.mark.parametrize(("command", "sentence"), ROWS["checks"])

@@ -112,7 +112,9 @@ def nvidia() -> tuple[Card, ...]:
     """Return the NVIDIA GPUs that `nvidia-smi` lists; none if it is missing or fails."""
     try:
         command = [programs.find("nvidia-smi"), *QUERY]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=True)  # noqa: S603 -- a fixed program
+        done = subprocess.run(  # noqa: S603 -- a fixed program
+            command, env=programs.environment(), capture_output=True, text=True, timeout=ASK_S, check=True
+        )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ()
     cards = (line.rsplit(",", 2) for line in done.stdout.splitlines())

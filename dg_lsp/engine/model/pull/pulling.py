@@ -320,7 +320,7 @@ def _download(part: Part, path: Path, count: Callable[[int], None]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     # pip writes into the folder for temporary files first, which may be in memory.
-    environ = programs.environment(TMPDIR=str(folder))
+    environ = programs.environment(**programs.keys(*programs.DOWNLOADS), TMPDIR=str(folder))
     if url := os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL"):
         environ.setdefault("PIP_INDEX_URL", url)
     requirement = f"{part.package}=={part.version}"

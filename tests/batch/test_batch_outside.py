@@ -1,0 +1,320 @@
+"""What runs and what is written outside of dg-lsp: no file that a path leads to, no program of a repository, no key."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dg_lsp
+from dg_lsp.cli import setup
+from dg_lsp.engine.model.fit import machine
+from dg_lsp.wire import discovery, programs
+from tests.batch.conftest import STUB
+from tests.batch.test_batch_commands import run
+from tests.batch.test_batch_process import finish, start
+
+EVIL = """
+import contextlib, glob
+for path in [*glob.glob('*'), *glob.glob('*/*'), *glob.glob('*/*/*'), 'new.py']:
+    with contextlib.suppress(OSError):
+        open(path, 'a').write('# evil')
+"""
+
+
+def tree(*folders: Path) -> dict[str, object]:
+    """Return what is in folders: the targets of links, and the bytes of files."""
+    paths = (path for folder in folders for path in folder.rglob("*"))
+    return {str(path): path.readlink() if path.is_symlink() else path.is_file() and path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A project with ways that lead out of it, in which commands run, and what is outside."""
+    outside, project, alias = tmp_path / "outside", tmp_path / "project", tmp_path / "alias"
+    for name in ("a.py", "deep/b.py", "node_modules/c.py", "venv/bin/python3"):
+        (outside / name).parent.mkdir(parents=True, exist_ok=True)
+        (outside / name).write_text(STUB)
+    (project / "sub" / "bin").mkdir(parents=True)
+    (project / "own.py").write_text(STUB)
+    alias.symlink_to(project)
+    links: dict[str, str | Path] = {
+        "absolute.py": outside / "a.py", "up.py": "../outside/a.py", "other_name.py": alias / "own.py",
+        "hop": "../outside/deep",
+        "over.py": "hop/../a.py", "sub/far.py": "../../alias/sub/../../outside/deep/b.py", "folder": outside, "here": ".",
+        "other_root": alias, "new.py": outside / "new.py", "chain.py": "up.py", "node_modules": outside / "node_modules",
+        "named": outside / "deep", "loop": "loop", "sub/bin/python3": outside / "venv" / "bin" / "python3", "parent": "..",
+    }  # fmt: skip
+    for name, target in links.items():
+        (project / name).symlink_to(target)
+    (project / "hard.py").hardlink_to(outside / "deep" / "b.py")
+    monkeypatch.chdir(alias)
+    return project, outside
+
+
+@pytest.mark.parametrize("has_git", [False, True], ids=["no git", "git"])
+def test_a_check_changes_nothing_that_a_path_of_the_copy_leads_to(ways: tuple[Path, Path], has_git: bool) -> None:
+    project, _ = ways
+    if has_git:
+        subprocess.run("git init -q; git add .", shell=True, check=True)
+    before = tree(*ways)
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(EVIL)} named; test -e named/b.py && ! test -e fold*r"
+    result = run("own.py", "--check", command, "--all")
+    assert "filled 1 of 1 hole in 1 file" in result.stderr, result.stderr
+    assert f"lacks {project / 'folder'}: it is a link to a directory elsewhere; name it in the command" in result.stderr
+    assert tree(*ways) == before
+    # A second candidate is put where the first check may have put links.
+    links = f"rm -r sub; ln -s {project / 'sub'} sub; rm own.py; ln -s {project / 'own.py'} own.py; echo x >>own.py; false"
+    (project / "sub" / "s.py").write_text(STUB)
+    before = {name: text for name, text in tree(*ways).items() if not name.endswith("own.py")}
+    run("sub/s.py", "--check", links.replace("; echo x >>own.py", ""), "--all")
+    assert {name: text for name, text in tree(*ways).items() if not name.endswith("own.py")} == before
+
+
+@pytest.mark.parametrize("options", [("--write",), ("--commit",), ("--patch", "absolute.py"), ("--resume", "new.py")])
+def test_no_command_writes_to_what_a_link_leads_to(ways: tuple[Path, Path], options: tuple[str, ...]) -> None:
+    project, outside = ways
+    subprocess.run(
+        "git init -q; git add .; git config user.name n; git config user.email e@x; git commit -qm x", shell=True, check=True
+    )
+    before, links = tree(outside), {path for path in project.iterdir() if path.is_symlink()}
+    result = run(".", *options, "--all", "--generated")
+    assert tree(outside) == before
+    assert {path for path in project.iterdir() if path.is_symlink()} == links
+    is_written = options[0] in ("--write", "--commit")
+    assert ("return 1" in (project / "own.py").read_text()) is is_written, result.stderr
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("temporary", [".", "tmp", "{}", "{}/tmp", "{}/../alias/tmp", "tmp/../tmp"])
+@pytest.mark.parametrize("has_git", [False, True], ids=["no git", "git"])
+def test_no_copy_contains_copies(ways: tuple[Path, Path], temporary: str, has_git: bool) -> None:
+    project, _ = ways
+    (project / "tmp").mkdir()
+    if has_git:
+        subprocess.run("git init -q; git add .", shell=True, check=True)
+    for name in ("own.py", "other.py"):
+        (project / name).write_text(STUB)
+    (project / "tmp" / "dg-lsp-check-old" / "0").mkdir(parents=True)
+    (project / "tmp" / "dg-lsp-check-old" / "0" / "left.py").write_text(STUB)
+    before = tree(project)
+    command = "test -z \"$(find . -name 'dg-lsp-check-*')\""
+    process = start("fills", ".", "--check", command, "--jobs", "2", cwd=project, TMPDIR=temporary.format(project))
+    code, out, err = finish(process)
+    assert (code, out.count("+++ ")) == (0, 3), err
+    assert tree(project) == before
+
+
+# --- Keys
+
+SECRETS = [
+    "DG_LSP_API_KEY",
+    "DG_LSP_ENGINE_TOKEN",
+    "OPENAI_API_KEY",
+    "CODESTRAL_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "INCEPTION_API_KEY",
+    "ANTHROPIC_APIKEY",
+    "GITHUB_TOKEN",
+    "GH_PAT",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "NPM_AUTH",
+    "npm_token",
+    "PGPASSWORD",
+    "MYSQL_PWD",
+    "DB_PASS",
+    "SECRET_KEY_BASE",
+    "GOOGLE_CREDENTIALS",
+    "SIGNING_PASSPHRASE",
+    "GIT_CONFIG_VALUE_0",
+]
+
+
+@pytest.fixture
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "s3cr3t")
+
+
+@pytest.fixture
+def dumped(tmp_path: Path) -> Iterator[list[str]]:
+    """The command that writes its environment into a file; at the end, it was run and saw no secret."""
+    file = tmp_path / "environment"
+    yield [sys.executable, "-c", f"import json, os; json.dump(dict(os.environ), open({str(file)!r}, 'w'))"]
+    seen = json.loads(file.read_text())
+    assert not {name for name, value in seen.items() if "s3cr3t" in value}
+    assert seen["PATH"]
+
+
+@pytest.mark.usefixtures("secrets")
+class TestNoChildButTheEngineSeesAKey:
+    def test_a_check(self, stubbed: Path, dumped: list[str]) -> None:
+        result = run("a.py", "--check", shlex.join(dumped), "--all")
+        assert (
+            f"the check does not get {', '.join(sorted(SECRETS))}: name a variable in its command to pass it" in result.stderr
+        )
+
+    def test_a_check_gets_what_its_command_names(self, stubbed: Path) -> None:
+        assert run("a.py", "--check", 'test "$GH_PAT" = s3cr3t', "--all").exit_code == 0
+
+    @pytest.mark.parametrize("name", ["pre-commit", "post-commit", "filter"])
+    def test_git(self, stubbed: Path, dumped: list[str], name: str) -> None:
+        program = stubbed / "program"
+        program.write_text(f"#!/bin/sh\n{shlex.join(dumped)}\ncat\n")
+        program.chmod(0o755)
+        how = "git config filter.x.clean ./program; echo '*.py filter=x' >.gitattributes"
+        how = how if name == "filter" else f"mkdir -p .git/hooks; cp program .git/hooks/{name}"
+        setup_git = "git init -q; git config user.name n; git config user.email e@x; git add .; git commit -qm x; "
+        subprocess.run(setup_git + how, shell=True, check=True, stdin=subprocess.DEVNULL)
+        assert run("a.py", "--commit").exit_code == 0
+
+    def test_an_installer(self, dumped: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        assert setup.install(dumped) == ""
+        monkeypatch.setenv("UV_INDEX_X_PASSWORD", "of the index")
+        assert programs.keys(*programs.DOWNLOADS) == {"UV_INDEX_X_PASSWORD": "of the index"}
+
+    def test_a_program_that_lists_cards(self, tmp_path: Path, dumped: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{shlex.join(dumped)}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        machine.nvidia()
+
+
+@pytest.mark.usefixtures("secrets")
+def test_the_engine_has_the_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DG_LSP_RUNTIME_DIR", str(tmp_path / "run"))
+    file = tmp_path / "seen"
+    command = [sys.executable, "-c", f"import os; open({str(file)!r}, 'w').write(os.environ['DG_LSP_API_KEY'])"]
+    engine_id = discovery.EngineId()
+    discovery.start_engine(command, discovery.engine_files(engine_id), engine_id, discovery.EngineSettings()).wait()
+    assert file.read_text() == "s3cr3t"
+
+
+def test_each_child_gets_variables_that_are_chosen() -> None:
+    """A child without `env` would inherit every key."""
+    starts = {"run", "Popen", "check_output", "check_call", "call", "create_subprocess_exec", "create_subprocess_shell",
+              "popen", "system", "spawnv", "posix_spawn", "getoutput"}  # fmt: skip
+    n_children = 0
+    for path in Path(dg_lsp.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in starts:
+                continue
+            owner = ast.unparse(call.func.value)
+            if owner in ("subprocess", "asyncio", "os", "asyncio.subprocess") and (owner, call.func.attr) != ("asyncio", "run"):
+                n_children += 1
+                assert "env" in {keyword.arg for keyword in call.keywords}, f"{path}:{call.lineno}"
+    assert n_children >= 7
+
+
+# --- Git, in a repository that was not cloned but unpacked
+
+
+PROGRAMS = [
+    "filter.e=v.clean",
+    "filter.e=v.smudge",
+    "filter.e=v.process",
+    "diff.e.textconv",
+    "diff.e.command",
+    "diff.external",
+    "core.pager",
+    "pager.diff",
+    "core.fsmonitor",
+    "core.editor",
+    "sequence.editor",
+    "core.askPass",
+    "core.sshCommand",
+    "core.gitProxy",
+    "core.alternateRefsCommand",
+    "credential.helper",
+    "credential.https://localhost.helper",
+    "gpg.program",
+    "gpg.ssh.program",
+    "gpg.ssh.defaultKeyCommand",
+    "merge.e.driver",
+    "interactive.diffFilter",
+    "remote.origin.uploadpack",
+    "remote.origin.vcs",
+    "remote.origin.receivepack",
+    "uploadpack.packObjectsHook",
+    "alias.diff",
+    "alias.ls-files",
+    "alias.rev-parse",
+    "alias.config",
+    "trailer.e.command",
+    "trailer.e.cmd",
+    "difftool.e.cmd",
+    "mergetool.e.cmd",
+    "submodule.sub.update",
+    "tar.e.command",
+]
+URLS = [
+    "ext::sh -c {}",
+    "file://{}/evil.git",
+    "{}/evil.git",
+    "ssh://localhost:9/x",
+    "git://localhost:9/x",
+    "https://localhost:9/x",
+]
+
+
+CHANGED = ("--changed-since", "HEAD")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "url"),
+    [*((CHANGED, url) for url in ("", *URLS)), (("--check", "true", "--all"), ""), (("--write",), ""), (("--list",), "")],
+)
+def test_a_repository_from_an_archive_runs_nothing(project: Path, arguments: tuple[str, ...], url: str) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@x", *words], check=True, capture_output=True)
+
+    ran, evil = project / "ran", project / "evil"
+    for name in ("a.py", "sub/b.py"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(STUB)
+    for folder in ("sub", "."):
+        git("init", "-q", folder)
+        git("-C", folder, "add", ".")
+        git("-C", folder, "commit", "-qm", "x")
+    git("clone", "-q", "--bare", ".", "evil.git")
+    if url:  # a partial clone, to which the old text of a file is missing
+        blob = subprocess.run(["git", "rev-parse", "HEAD:a.py"], capture_output=True, text=True, check=True).stdout.strip()
+        (project / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+        shutil.rmtree(project / "evil.git" / "objects")
+        (project / "evil.git" / "objects").mkdir()
+        for key, value in (("promisor", "true"), ("partialclonefilter", "blob:none"), ("url", url.format(project))):
+            git("config", f"remote.origin.{key}", value)
+        git("config", "extensions.partialClone", "origin")
+        git("config", "--file", "evil.git/config", "remote.origin.uploadpack", str(evil))
+    evil.write_text(f"#!/bin/sh\ntouch {ran}\nexit 1\n")
+    evil.chmod(0o755)
+    for folder in (".", "sub"):
+        hooks = project / folder / ".git" / "own hooks"
+        hooks.mkdir()
+        for name in ("post-index-change", "post-checkout", "reference-transaction", "pre-auto-gc", "fsmonitor-watchman"):
+            shutil.copy(evil, hooks / name)
+        shutil.copytree(hooks, project / folder / ".git" / "hooks", dirs_exist_ok=True)
+        (project / folder / ".git" / "info").mkdir(exist_ok=True)
+        (project / folder / ".git" / "info" / "attributes").write_text("*.py filter=e=v diff=e merge=e\n")
+        git("-C", folder, "config", "core.hooksPath", str(hooks))
+        for name in PROGRAMS:
+            if name != "remote.origin.vcs" or not url:
+                subprocess.run(["git", "config", "--file", f"{folder}/.git/config", name, str(evil)], check=True)
+        subprocess.run(["git", "config", "--file", f"{folder}/.git/config", "filter.e=v.required", "true"], check=True)
+    (project / "a.py").write_text(STUB + "# mine\n")
+    os.utime(project / "sub" / "b.py", (1, 1))
+    result = run(".", *arguments)
+    assert not ran.exists(), result.stderr
+    result = run("sub", "a.py", *arguments)
+    assert not ran.exists(), result.stderr
+    subprocess.run(["git", "diff", "--stat", "HEAD"], capture_output=True, check=False)
+    assert ran.exists(), "git itself would have run one"
