@@ -99,8 +99,8 @@ def trained(folder: Path) -> Path:
     made.save(str(folder / "tokenizer.json"))
     _save(folder, Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=made.get_vocab_size()))
     settings = {
-        "layout": "infill-trained", "prefix_tokens": 128, "suffix_tokens": 32, "held_tokens": 12, "canvas_tokens": 64,
-        "line_gaps": [16], "block_gaps": [32], "gaps_per_canvas": 2, "causal_rows": 2,
+        "layout": "infill-trained", "prefix_tokens": 128, "suffix_tokens": 32, "line_tokens": 16, "block_tokens": 32,
+        "block_rows": 2, "file_weight": 0.5,
         "calibration": {"intercept": -1.0, "weights": {"mean": 2.0, "after": 1.0}},
     }  # fmt: skip
     (folder / PROFILE).write_text(json.dumps(settings))
@@ -145,11 +145,15 @@ def with_experts() -> Any:
     return model
 
 
-def _save(folder: Path, shape: Shape) -> None:
+def shaken(shape: Shape) -> Any:
     torch.manual_seed(1)
     model: Any = build(shape)
     _shake(model)
-    model.save_pretrained(folder)
+    return model
+
+
+def _save(folder: Path, shape: Shape) -> None:
+    shaken(shape).save_pretrained(folder)
 
 
 def _shake(model: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.layout import Profile
 from dg_lsp.engine.model import matmul
@@ -38,8 +39,8 @@ def _products_in_32_bits(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 
 @pytest.fixture(scope="module")
-def trained_filler(trained_layout: Path) -> DiffusionFiller:
-    return DiffusionFiller(load_model(str(trained_layout), device="cpu"))
+def trained_filler(trained_layout: Path) -> CausalFiller:
+    return CausalFiller(load_model(str(trained_layout), device="cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """A readable implementation of the denoising rule for one row, against which tests check `diffusion.denoise`.
 
-It uses plain lists and loops, and deleted positions really leave the list. It is slow on purpose. It also has readable
+It uses plain lists and loops, and is slow on purpose. It also has readable
 versions of the rules of `diffusion.search` and `common.copies`.
 """
 
@@ -21,27 +21,25 @@ from dg_lsp.engine.diffusion.search import Gap, Speculate
 
 @dataclass
 class Canvas:
-    """The state of one row. `places` are the positions' original indexes, which select their noise."""
+    """The state of one row."""
 
     row: Row
     ids: list[int]
     free: list[bool]
-    places: list[int]
     conditioning: list[list[tuple[int, float]]]
     best: list[int]
-    was_delete: list[bool]
     noise: torch.Generator
     n_steps: int = 0
 
     def uniform(self, limits: TokenLimits) -> list[int]:
-        """Return a random token for each original position."""
+        """Return a random token for each position."""
         return [
             limits.regular[i] for i in torch.randint(len(limits.regular), (len(self.row.ids),), generator=self.noise).tolist()
         ]
 
 
 def denoise(row: Row, limits: TokenLimits, sampling: Sampling, decoder: Decoder) -> list[int]:
-    """Return the ids of the finished canvas, without deleted positions."""
+    """Return the ids of the finished canvas."""
     canvas = begin(row, limits)
     while canvas.n_steps < row.steps and any(canvas.free):
         if step(canvas, limits, sampling, decoder)[0]:
@@ -54,15 +52,15 @@ def begin(row: Row, limits: TokenLimits) -> Canvas:
     ids, free = list(row.ids), list(row.free)
     conditioning = [[(token, 0.0 if is_free else 1.0)] for token, is_free in zip(ids, free, strict=True)]
     noise = torch.Generator().manual_seed(row.seed)
-    canvas = Canvas(row, ids, free, list(range(len(ids))), conditioning, list(ids), [False] * len(ids), noise)
+    canvas = Canvas(row, ids, free, conditioning, list(ids), noise)
     if row.chances:
         canvas.conditioning = [[(t, p if f else 1.0)] for t, p, f in zip(ids, row.chances, free, strict=True)]
     if any(is_free and is_noisy for is_free, is_noisy in zip(free, row.noisy, strict=False)):
         fresh = canvas.uniform(limits)
-        canvas.ids = [fresh[i] if free[i] and row.noisy[i] else ids[i] for i in canvas.places]
+        canvas.ids = [fresh[i] if free[i] and row.noisy[i] else ids[i] for i in range(len(ids))]
     if not row.draft:
         fresh = canvas.uniform(limits)
-        canvas.ids = [fresh[i] if free[i] else ids[i] for i in canvas.places]
+        canvas.ids = [fresh[i] if free[i] else ids[i] for i in range(len(ids))]
         canvas.best = list(canvas.ids)
         canvas.conditioning = [[(t, 0.0 if f else 1.0)] for t, f in zip(canvas.ids, free, strict=True)]
     return canvas
@@ -70,7 +68,7 @@ def begin(row: Row, limits: TokenLimits) -> Canvas:
 
 def step(canvas: Canvas, limits: TokenLimits, sampling: Sampling, decoder: Decoder) -> tuple[bool, list[list[float]]]:
     """Take one step; return whether the canvas has settled, and the step's log-probabilities of the free positions."""
-    row, free, places, conditioning = canvas.row, canvas.free, canvas.places, canvas.conditioning
+    row, free, conditioning = canvas.row, canvas.free, canvas.conditioning
     temperature = sampling.t_min + (sampling.t_max - sampling.t_min) * (row.steps - canvas.n_steps) / row.steps
     canvas.n_steps += 1
     logits = _logits(decoder, canvas.ids, conditioning, free)
@@ -92,7 +90,7 @@ def step(canvas: Canvas, limits: TokenLimits, sampling: Sampling, decoder: Decod
         conditioning[index] = list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
         best[index] = int(top.indices[0])
         total = chances.cumsum(-1)
-        sampled[index] = min(int((total <= draws[places[index]] * total[-1]).sum()), len(chances) - 1)
+        sampled[index] = min(int((total <= draws[index] * total[-1]).sum()), len(chances) - 1)
     accepted, entropy_sum = set[int](), 0.0
     for index in sorted((i for i, is_free in enumerate(free) if is_free), key=lambda i: entropies[i]):
         if entropy_sum > sampling.entropy_bound:
@@ -101,20 +99,11 @@ def step(canvas: Canvas, limits: TokenLimits, sampling: Sampling, decoder: Decod
         entropy_sum += entropies[index]
     next_ids = best if row.greedy else sampled
     for index in [i for i, is_free in enumerate(free) if is_free]:
-        canvas.ids[index] = next_ids[index] if index in accepted else fresh[places[index]]
+        canvas.ids[index] = next_ids[index] if index in accepted else fresh[index]
     mean = sum(entropies[i] for i, is_free in enumerate(free) if is_free) / sum(free)
     same = all(previous[i] == best[i] for i, is_free in enumerate(free) if is_free)
-    deleted: list[int] = []
-    if limits.delete is not None:
-        sure = [f and b == limits.delete and h < sampling.delete_entropy for f, b, h in zip(free, best, entropies, strict=True)]
-        deleted = [i for i, is_sure in enumerate(sure) if is_sure and canvas.was_delete[i]]
-        canvas.was_delete = sure
-    remaining = [i for i in range(len(canvas.ids)) if i not in deleted]
-    canvas.ids, canvas.best = [canvas.ids[i] for i in remaining], [best[i] for i in remaining]
-    canvas.free = [free[i] for i in remaining]
-    canvas.places, canvas.conditioning = [places[i] for i in remaining], [conditioning[i] for i in remaining]
-    canvas.was_delete = [canvas.was_delete[i] for i in remaining]
-    return same and mean < sampling.stop_entropy and not deleted, logps
+    canvas.best = best
+    return same and mean < sampling.stop_entropy, logps
 
 
 def _logits(

@@ -12,9 +12,7 @@ import torch
 
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import CausalDraft, DraftSettings, FileModel
-from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.prefix_cache import crop
 from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
@@ -26,9 +24,9 @@ AFTER = [40, 30, 31, 32, 33, 34, 35, 36, 37]
 BANNED, STOPS, END = [0, 1, 3, 4], {2, 36}, 2
 
 
-@pytest.fixture(params=["plain", "packed"])
-def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
-    return PackedPasses(with_experts, matmul.best_kind()) if request.param == "packed" else Passes(with_experts)
+@pytest.fixture
+def passes(with_experts: Any) -> Passes:
+    return Passes(with_experts)
 
 
 def after_prefix(passes: Passes) -> Tree:

@@ -16,8 +16,8 @@ from tests.engine.filler_kit import a_prefix
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
-LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
-SAMPLING = Sampling(line_steps=6, delete_entropy=3.0, stop_entropy=0.5)  # loose: positions are deleted, rows settle apart
+LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32))
+SAMPLING = Sampling(line_steps=6, stop_entropy=0.5)  # loose: rows settle apart
 
 
 def canvases(number: int) -> list[Row]:
@@ -36,7 +36,7 @@ def test_logits_equal_those_of_a_pass_without_room(with_experts: Any, length: in
     passes = Passes(with_experts)
     kv = a_prefix(passes, length)
     denoiser, decoder = Denoiser(canvases(0), LIMITS, SAMPLING, 120), LocalDecoder(passes, kv)
-    for _ in range(2):  # at the second step conditioning and deletions differ from row to row
+    for _ in range(2):  # at the second step, conditioning differs from row to row
         asked = denoiser.ask(denoiser.live)
         found, expected = decoder.logits(asked), logits(passes, kv, asked)
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)

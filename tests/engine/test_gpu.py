@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.usefixtures("without_gradients"),
 ]
 
-LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), delete=6)
+LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)))
 ROWS = [
     Row((20,) * 8 + (40, 41), (True,) * 8 + (False,) * 2, 5, seed=1),
     Row((20,) * 5 + (50,), (True,) * 5 + (False,), 4, seed=2, greedy=False),
@@ -65,7 +65,7 @@ def test_gpu_rows_equal_cpu_rows(both: tuple[Passes, Passes]) -> None:
     found = []
     for passes, device in zip(both, ("cpu", "cuda"), strict=True):
         kv = passes.encode(torch.arange(10, 40, device=device)[None])[1]
-        denoiser = Denoiser(ROWS, LIMITS, Sampling(delete_entropy=3.0), 120, device)
+        denoiser = Denoiser(ROWS, LIMITS, Sampling(), 120, device)
         decoder = LocalDecoder(passes, kv)
         while not denoiser.done:
             denoiser.step(decoder)
@@ -73,7 +73,7 @@ def test_gpu_rows_equal_cpu_rows(both: tuple[Passes, Passes]) -> None:
     assert found[0] == found[1]
 
 
-SETTLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, delete_entropy=3.5, conditioning_tokens=8)
+SETTLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, conditioning_tokens=8)
 
 
 def read_after(denoiser: Denoiser, step: Callable[[Denoiser], object]) -> list[tuple[int, ...]]:

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_a_card_gets_16_bits_or_else_8(name: str, free: int, expected: str) -> None:
     sizes: LlamaSizes = SIZES[name]
-    asked = loading._llama_dtype("", "cuda", name)
+    asked = loading._llama_dtype("", "cuda", name, is_small=False)
     choice = fit.choose(name, sizes.geometry(), Machine("cuda", free, "a card"), asked=asked, use=USE)
     assert choice.precision == expected
     if expected == "int8":
@@ -105,7 +105,7 @@ def test_a_model_is_loaded_on_the_processor_if_the_card_has_no_room(
 @pytest.mark.usefixtures("with_card")
 @pytest.mark.parametrize("error", FAILURES[1:], ids=lambda error: type(error).__name__)
 def test_a_card_that_fails_while_the_weights_are_read_is_named_and_not_the_checkpoint(
-    trained_layout: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+    instruct_layout: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large model of canvases has no place on a processor, so the user reads why it can't be loaded."""
     fill, cpu = weights.fill, Machine("cpu", None)
@@ -117,12 +117,12 @@ def test_a_card_that_fails_while_the_weights_are_read_is_named_and_not_the_check
 
     monkeypatch.setattr(weights, "fill", failing)
     monkeypatch.setattr(loading, "choose", lambda opened, *_, **__: fit.choose(opened.name, opened.geometry, cpu, use=USE))
-    assert load_model(str(trained_layout), device="auto").device == "cpu"
+    assert load_model(str(instruct_layout), device="auto").device == "cpu"
     monkeypatch.setattr(local, "SMALL", 0)
     with pytest.raises(
         LoadError, match=r"^(the GPU ran out of memory while |[^\n]+ can't be loaded on the GPU: CUDA error: all)[^\n]*$"
     ):
-        load_model(str(trained_layout), device="auto")
+        load_model(str(instruct_layout), device="auto")
 
 
 @pytest.fixture

@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.diffusion import layout
-from dg_lsp.engine.diffusion.layout import Profile, load_profile
+from dg_lsp.engine.causal import layout as causal
+from dg_lsp.engine.causal.layout import SuffixFirst
+from dg_lsp.engine.diffusion.layout import Instruct, Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.engine.model.weights import checkpoint
 from tests import marked
 
 ROWS = marked.rows(Path(__file__).with_name("layout.txt"))
@@ -20,15 +22,29 @@ ROWS = marked.rows(Path(__file__).with_name("layout.txt"))
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", extent="block")
 
 
+def suffix_first(folder: Path) -> SuffixFirst:
+    profile = checkpoint.load_profile(folder, causal.Profile, None)
+    return SuffixFirst(profile, Vocabulary.from_file(folder / "tokenizer.json"))
+
+
+def read(folder: Path, request: InfillRequest) -> str:
+    """Return what the embedded model's layout reads as text, and what is healed."""
+    made = suffix_first(folder)
+    prompt = made.lay_out(request)
+    return f"{shown(made.vocabulary, prompt.ids)}⟪{prompt.heal.decode()}⟫"
+
+
+def shown(vocabulary: Vocabulary, ids: tuple[int, ...]) -> str:
+    return "".join(str(vocabulary.tokenizer.id_to_token(i)) if i in vocabulary.special else vocabulary.decode([i]) for i in ids)
+
+
 def drawn(folder: Path, request: InfillRequest, profile: Profile | None = None) -> str:
     """Return the prompt as text: the encoder's side, what is healed, and what is held after the gap."""
     vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
-    prompt = layout.for_profile(profile or load_profile(folder), vocabulary).lay_out(request)
+    prompt = Instruct(profile or load_profile(folder), vocabulary).lay_out(request)
 
     def text(ids: tuple[int, ...]) -> str:
-        return "".join(
-            str(vocabulary.tokenizer.id_to_token(i)) if i in vocabulary.special else vocabulary.decode([i]) for i in ids
-        )
+        return shown(vocabulary, ids)
 
     middle = "".join(f"⟦⟧{text(part)}" for part in prompt.between)
     return f"{text(prompt.ids)}⟪{prompt.heal.decode()}⟫{middle}⟦⟧{text(prompt.tail)}"
@@ -38,15 +54,15 @@ def request(prefix: str, suffix: str, *holes: Hole, **more: object) -> InfillReq
     return InfillRequest(prefix, suffix, holes or (CURSOR,), language="python", **more)  # type: ignore[arg-type]
 
 
-def test_the_suffix_comes_first_and_its_head_is_held(trained_layout: Path) -> None:
-    assert drawn(trained_layout, request("def f():\n", "\nf()\n", BODY, path="src/pkg/mod.py")) == (
-        "<bos><path>pkg/mod.py<suf>\nf()\n<eos><body><pre>def f():\n⟪⟫⟦⟧\nf()\n<eos>"
+def test_the_suffix_comes_first(trained_layout: Path) -> None:
+    assert read(trained_layout, request("def f():\n", "\nf()\n", BODY, path="src/pkg/mod.py")) == (
+        "<bos><path>pkg/mod.py<suf>\nf()\n<eos><body><pre>def f():\n⟪⟫"
     )
 
 
 @pytest.mark.parametrize(("prefix", "kept", "healed"), ROWS["healed"])
 def test_a_cursor_inside_a_line_is_healed(trained_layout: Path, prefix: str, kept: str, healed: str) -> None:
-    assert drawn(trained_layout, request(prefix, "")).endswith(f"<pre>{kept}⟪{healed}⟫⟦⟧<eos>")
+    assert read(trained_layout, request(prefix, "")).endswith(f"<pre>{kept}⟪{healed}⟫")
 
 
 @pytest.mark.parametrize(
@@ -64,31 +80,12 @@ def test_a_cursor_inside_a_line_is_healed(trained_layout: Path, prefix: str, kep
 def test_the_kind_of_hole_comes_before_the_prefix(
     trained_layout: Path, prefix: str, suffix: str, hole: Hole, kind: str
 ) -> None:
-    assert f"<{kind}><pre>" in drawn(trained_layout, request(prefix, suffix, hole))
+    assert f"<{kind}><pre>" in read(trained_layout, request(prefix, suffix, hole))
 
 
 def test_an_instruction_becomes_a_comment_before_the_hole(trained_layout: Path) -> None:
     hole = Hole(Span(0, 0), "marker", indent="    ", extent="block", instruction="add them")
-    assert "<pre>def f():\n    # add them\n    ⟪⟫" in drawn(trained_layout, request("def f():\n    ", "\n", hole))
-
-
-def test_text_between_holes_is_fixed_on_the_canvas(trained_layout: Path) -> None:
-    assert drawn(trained_layout, request("a = 1\n", "\n", BODY, BODY, between=("\nb = 2\n",))).endswith(
-        "a = 1\n⟪⟫⟦⟧\nb = 2\n⟦⟧\n<eos>"
-    )
-
-
-@pytest.mark.parametrize("typed", range(1, 40))
-def test_typing_does_not_move_the_start_of_a_long_prefix(trained_layout: Path, typed: int) -> None:
-    text = "".join(f"value_{n} = {n}\n" for n in range(400))
-    vocabulary = Vocabulary.from_file(trained_layout / "tokenizer.json")
-    made = layout.for_profile(load_profile(trained_layout), vocabulary)
-    before = made.lay_out(request(text, "\nend\n")).ids
-    after = made.lay_out(request(text + "abcd efgh ijkl mnop qrst uvwx yzab cdef "[:typed], "\nend\n")).ids
-    assert len(before) <= 128 + 32 + 16
-    # At most one step of the cut lies between a text and the same text with half a line typed.
-    shared = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
-    assert shared >= len(before) - 1 or len(after) < len(before)
+    assert "<pre>def f():\n    # add them\n    ⟪⟫" in read(trained_layout, request("def f():\n    ", "\n", hole))
 
 
 def test_the_instruct_layout_starts_the_answer_with_the_lines_before_the_hole(instruct_layout: Path) -> None:
@@ -146,7 +143,7 @@ def test_whole_lines_are_held_and_the_answer_is_closed_at_the_files_end(instruct
 def test_no_held_suffix_ends_within_a_line(instruct_layout: Path, suffix: str, n_held: int) -> None:
     vocabulary = Vocabulary.from_file(instruct_layout / "tokenizer.json")
     profile = Profile(held_tokens=n_held, suffix_tokens=30)
-    prompt = layout.for_profile(profile, vocabulary).lay_out(InfillRequest("a", suffix, (CURSOR,)))
+    prompt = Instruct(profile, vocabulary).lay_out(InfillRequest("a", suffix, (CURSOR,)))
     held = vocabulary.decode(prompt.tail)
     if prompt.tail and prompt.tail[-1] in vocabulary.special:
         assert held == suffix + ("```" if suffix.endswith("\n") else "\n```")
@@ -171,7 +168,7 @@ def test_a_tokenizer_without_the_layouts_tokens_is_named(trained_layout: Path) -
     broken = Vocabulary.from_file(trained_layout / "tokenizer.json")
     broken.id = lambda token: None if token == "<suf>" else vocabulary.id(token)  # type: ignore[method-assign]
     with pytest.raises(ValueError, match="no token <suf>"):
-        layout.for_profile(load_profile(trained_layout), broken)
+        SuffixFirst(suffix_first(trained_layout).profile, broken)
 
 
 @pytest.mark.parametrize("text", ["x = 1\n", "\tif a:\r\n", "naïve 😀 日本", "a\u2028b\x0cc", ""])

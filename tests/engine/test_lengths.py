@@ -1,4 +1,4 @@
-"""The search finds the lengths of answers with a checkpoint that knows no delete token.
+"""The search finds the lengths of answers.
 
 `fixtures/worlds` has a model of 1.1 million parameters of a generated language, one token for each character, and holes in it
 whose answers have 1 to 64 tokens. Each hole has one right answer. What made them is in the history at commit a331a6b.

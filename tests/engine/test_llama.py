@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,28 +13,33 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import DiffusionGemmaForBlockDiffusion, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import LoadError, set_up
 from dg_lsp.engine.model import tree as trees
-from dg_lsp.engine.model.fit import GeometryError, llama_sizes
+from dg_lsp.engine.model.fit import GeometryError, gemma_sizes, llama_sizes
 from dg_lsp.engine.model.matmul import Quantised, int8_is_supported, quantised
 from dg_lsp.engine.model.tree import ROOT, Tree
+from dg_lsp.engine.model.weights.checkpoint import CheckpointError
+from dg_lsp.engine.model.weights.llama import llama_name
 from tests import checkpoints
 
 SIZES = {
     "vocab_size": 300, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
     "num_key_value_heads": 2, "rope_theta": 1000.0,
 }  # fmt: skip
-KINDS = ("tied", "untied", "wide heads", "biases", "all biases")
+KINDS = ("tied", "untied", "wide heads", "biases", "all biases", "encoder")
 
 
 def checkpoint(kind: str) -> Any:
     """Return a tiny random model of the library, with changed norms and biases, so that a test notices a missing one."""
     torch.manual_seed(3)
+    if kind == "encoder":
+        shape = checkpoints.Shape(hidden=64, layers=3, heads=2, feed_forward=80, vocabulary=300)
+        return checkpoints.shaken(shape).eval().requires_grad_(False)
     if kind == "biases":
         model: Any = Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True))
     else:
@@ -48,7 +55,22 @@ def checkpoint(kind: str) -> Any:
 
 
 def passes_of(model: Any) -> CausalLlama:
-    return CausalLlama(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain")
+    values, weights = model.config.to_dict(), model.state_dict()
+    if values["model_type"] != "diffusion_gemma":
+        return CausalLlama(llama_sizes(values), dict(weights), "plain")
+    sizes = gemma_sizes(values)
+    return CausalLlama(sizes, {llama_name(name): weights[name] for name in sizes.shapes()}, "plain")
+
+
+def logits_of(model: Any, ids: Tensor) -> Tensor:
+    """Return what the library's model says: all of it, or the encoder of a DiffusionGemma with the model's head."""
+    with torch.inference_mode():
+        if model.config.model_type != "diffusion_gemma":
+            logits: Tensor = model(ids).logits
+            return logits
+        cap: float = model.config.text_config.final_logit_softcapping
+        hidden: Tensor = model.lm_head(model.model.encoder(input_ids=ids).last_hidden_state)
+        return torch.tanh(hidden / cap) * cap
 
 
 def ids_of(rows: int, length: int) -> Tensor:
@@ -59,11 +81,32 @@ def ids_of(rows: int, length: int) -> Tensor:
 def test_causal_pass_equals_the_library(kind: str) -> None:
     model, ids = checkpoint(kind), ids_of(2, 23)
     passes = passes_of(model)
-    with torch.inference_mode():
-        expected = model(ids).logits
     hidden, kv = passes.encode(ids)
-    torch.testing.assert_close(passes.logits(hidden), expected, atol=2e-4, rtol=1e-4)
-    assert kv[0][0].shape == (2, 2, 23, passes.sizes.head_dim)
+    torch.testing.assert_close(passes.logits(hidden), logits_of(model, ids), atol=2e-4, rtol=1e-4)
+    assert kv[0][0].shape == (2, passes.sizes.kv_heads, 23, passes.sizes.head_dim)
+
+
+def test_a_decoder_with_experts_or_a_short_window_is_no_causal_model(with_experts: Any) -> None:
+    values = with_experts.config.to_dict()
+    with pytest.raises(GeometryError, match="its window is shorter than a text may be"):
+        gemma_sizes(values)
+    values["text_config"]["sliding_window"] = values["text_config"]["max_position_embeddings"]
+    sizes, weights = gemma_sizes(values), with_experts.state_dict()
+    with pytest.raises(CheckpointError, match="the model's layers have experts"):
+        CausalLlama(sizes, {llama_name(name): weights[name] for name in sizes.shapes()}, "plain")
+
+
+def test_the_embedded_model_equals_the_librarys_and_is_loaded_without_it() -> None:
+    folder = loading.find(loading.EMBEDDED)
+    code = (
+        "import sys; from dg_lsp.engine.backends.local import load_model; load_model('embedded', device='cpu'); "
+        "print(sorted(name for name in ('transformers', 'torch', 'torch._dynamo', 'sympy') if name in sys.modules))"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "['torch']"
+    model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(str(folder), dtype=torch.float32)
+    passes, ids = load_model("embedded", device="cpu", dtype="float32").passes, 100 + ids_of(1, 40)
+    torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), logits_of(model, ids), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -259,11 +302,11 @@ def test_file_that_is_cut_off_gives_one_sentence(folder: Path, tmp_path: Path) -
         load_model(str(bad), device="cpu")
 
 
-def test_precision_of_another_family_gives_one_sentence(folder: Path, trained_layout: Path) -> None:
+def test_precision_of_another_family_gives_one_sentence(folder: Path, instruct_layout: Path) -> None:
     with pytest.raises(LoadError, match=r"can't be loaded at fp8; choose int8, bfloat16 or float32"):
         load_model(str(folder), device="cpu", dtype="fp8")
     with pytest.raises(LoadError, match=r"can't be loaded at int8; choose"):
-        load_model(str(trained_layout), device="cpu", dtype="int8")
+        load_model(str(instruct_layout), device="cpu", dtype="int8")
 
 
 def test_processor_without_8_bit_products_loads_in_a_wider_precision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,8 +88,8 @@ def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
 
 
 @pytest.fixture
-def model(trained_layout: Path) -> DiffusionFiller:
-    return DiffusionFiller(load_model(str(trained_layout), device="cpu"))
+def model(instruct_layout: Path) -> DiffusionFiller:
+    return DiffusionFiller(load_model(str(instruct_layout), device="cpu"))
 
 
 def a_request(seed: int = 0) -> InfillRequest:
@@ -113,9 +113,9 @@ def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.Mo
     assert model.headroom.rows_at_once(10, 10, MAX_ROWS) <= MAX_ROWS
 
 
-def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
+def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, instruct_layout: Path) -> None:
     infill_request = replace(a_request(), budget=Budget(candidates=8))
-    loaded = load_model(str(trained_layout), device="cpu")
+    loaded = load_model(str(instruct_layout), device="cpu")
     expected = finish(DiffusionFiller(loaded).start(infill_request)).candidates()
     bounded = DiffusionFiller(loaded, rows=2)
     row_counts: list[int] = []

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 import torch
 
-from dg_lsp.engine.diffusion.gemma.packed import PackedPasses, suits
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.prefix_cache import crop
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -19,14 +16,9 @@ IDS = torch.arange(40).remainder(97)[None] + 10
 CANVAS = torch.tensor([[11, 50, 60, 70, 33, 20], [12, 13, 14, 15, 16, 17]])
 
 
-@pytest.fixture(params=["plain", "packed", "packed-onednn"])
-def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
-    """The passes over one model, computed plainly and on packed weights with both kinds of 32-bit products."""
-    if request.param == "packed-onednn" and matmul.best_kind() == "plain":
-        pytest.skip("this processor or this torch has no oneDNN products")
-    if request.param == "plain":
-        return Passes(with_experts)
-    return PackedPasses(with_experts, "onednn" if request.param == "packed-onednn" else "plain")
+@pytest.fixture
+def passes(with_experts: Any) -> Passes:
+    return Passes(with_experts)
 
 
 @pytest.mark.parametrize("length", [5, 8, 9, 40])
@@ -79,12 +71,3 @@ def test_continuations_in_one_pass_equal_separate_passes(passes: Passes) -> None
     for nodes in ([0, 1, 2], [0, 3, 4]):
         alone, _ = passes.encode(torch.tensor([[tokens[node] for node in nodes]]), kv)
         torch.testing.assert_close(hidden[nodes], alone[0], atol=1e-5, rtol=1e-4)
-
-
-def test_only_plain_32_bit_weights_on_a_cpu_are_packed(with_experts: Any) -> None:
-    assert suits(with_experts)
-    narrow = copy.deepcopy(with_experts).bfloat16()
-    assert not suits(narrow)
-    adapted = copy.deepcopy(with_experts)
-    adapted.model.decoder.layers[0].self_attn.q_proj = torch.nn.Sequential(adapted.model.decoder.layers[0].self_attn.q_proj)
-    assert not suits(adapted)

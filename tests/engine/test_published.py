@@ -288,7 +288,7 @@ def test_profile_of_masks_needs_a_model_and_a_token_for_them(tmp_path: Path, ins
     other = tmp_path / "other"
     shutil.copytree(instruct_layout, other)
     (other / checkpoint.PROFILE).write_text(json.dumps(settings))
-    with pytest.raises(LoadError, match="unknown layout 'masked'; known for this model: infill-trained, instruct"):
+    with pytest.raises(LoadError, match="unknown layout 'masked'; known for this model: instruct"):
         MaskedFiller(load_model(str(other), device="cpu"))
 
 

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.common.generation import Scorer
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from tests.engine.engine_kit import finish
 
 PREFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self."
 LINE = InfillRequest(PREFIX, "\n\n\nPoint(1, 2)\n", (Hole(Span(0, 0), "cursor"),), language="python")
-DRAFTS = {"line_noise_rows": 0, "copy_rows": 3, "causal_rows": 3, "branches": 3}
 
 
-@pytest.fixture(scope="module")
-def filler(trained_layout: Path) -> DiffusionFiller:
-    return DiffusionFiller(load_model(str(trained_layout), device="cpu"))
-
-
-def results(filler: DiffusionFiller, file_weight: float) -> dict[str, Proposal]:
+def results(filler: CausalFiller, file_weight: float) -> dict[str, Proposal]:
     """The results of one fill by their texts."""
-    profile = replace(filler.loaded.profile, file_weight=file_weight, **DRAFTS)  # type: ignore[arg-type]
-    task = finish(DiffusionFiller(replace(filler.loaded, profile=profile)).start(LINE))
+    profile = replace(filler.loaded.profile, file_weight=file_weight)
+    task = finish(CausalFiller(replace(filler.loaded, profile=profile)).start(LINE))
     return {row.text: row for row in task.proposals()}
 
 
-def test_the_model_s_own_scores_do_not_depend_on_the_file_s_repetitions(filler: DiffusionFiller) -> None:
-    alone, mixed = results(filler, 0.0), results(filler, 0.9)
+def test_the_model_s_own_scores_do_not_depend_on_the_file_s_repetitions(trained_filler: CausalFiller) -> None:
+    alone, mixed = results(trained_filler, 0.0), results(trained_filler, 0.9)
     assert all(row.model_logps == row.logps for row in alone.values())
     in_both = alone.keys() & mixed.keys()
     assert in_both
@@ -43,16 +35,16 @@ def test_the_model_s_own_scores_do_not_depend_on_the_file_s_repetitions(filler: 
 
 
 def test_scores_from_drafting_equal_those_of_a_pass_over_the_text(
-    filler: DiffusionFiller, monkeypatch: pytest.MonkeyPatch
+    trained_filler: CausalFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drafted, read = results(filler, 0.9), Scorer._read
+    drafted, read = results(trained_filler, 0.9), Scorer._read
 
     def forget(scorer: Scorer, texts: Sequence[str]) -> None:
         scorer._tree._logps.clear()
         read(scorer, texts)
 
     monkeypatch.setattr(Scorer, "_read", forget)
-    scored = results(filler, 0.9)
+    scored = results(trained_filler, 0.9)
     assert drafted
     for text in drafted:
         assert drafted[text].model_logps == pytest.approx(scored[text].model_logps, abs=1e-4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 import torch
@@ -14,13 +13,12 @@ from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.layout import required_ids
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.diffusion import canvas, layout
-from dg_lsp.engine.diffusion import filler as filler_module
+from dg_lsp.engine.diffusion import canvas
 from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.generation import CanvasRequest
-from dg_lsp.engine.diffusion.layout import REPEATED_LINES, LayoutName, Profile
+from dg_lsp.engine.diffusion.layout import REPEATED_LINES, Profile
 from dg_lsp.engine.model.weights import checkpoint
 from tests.engine.engine_kit import finish
 
@@ -95,12 +93,12 @@ def reading(fill: CanvasRequest, text: str, length: int) -> tuple[canvas.Planned
     """Return a row of noise whose gap reads as a text, with something behind it."""
     plan = next(row for row in canvas.planned(fill, [], fill.gap_lengths()) if sum(row.row.free) == length)
     ids = [*fill.vocabulary.encode(text), *plan.row.ids][: len(plan.row.ids)]
-    return plan, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1)
+    return plan, Reading(tuple(ids), (0.5,) * len(ids), 0.1)
 
 
 def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: DiffusionFiller) -> None:
     fill = instruct.canvas(InfillRequest("x = ", SUFFIX, (LINE,)))
-    assert not set(fill.vocabulary.with_newline) & set(fill.banned_tokens())
+    assert not set(fill.vocabulary.with_newline) & set(fill.control)
     assert canvas.texts(fill, *reading(fill, " a\nb = 1\n", 10)) == ("a",)  # one space was typed already
     in_call = instruct.canvas(InfillRequest("x = f(", ", 2)\ny\n", (LINE,)))
     assert canvas.texts(in_call, *reading(in_call, "(a, 2)\nyy", 10)) == ("a",)
@@ -115,7 +113,7 @@ def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(ins
     first, newline = fill.vocabulary.encode("ab\n")[:2], fill.vocabulary.encode("\n")[0]
     ids = list(plan.row.ids)
     ids[:3] = [*first, newline]
-    evidence = canvas.evidence(fill, plan, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1), 1)
+    evidence = canvas.evidence(fill, plan, Reading(tuple(ids), (0.5,) * len(ids), 0.1), 1)
     assert evidence.candidate.texts[0] == "ab"
     assert len(evidence.candidate.confidences[0]) == 2 < n_gap
 
@@ -214,10 +212,6 @@ def test_the_turns_are_those_of_the_published_chat_template(instruct: DiffusionF
     question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
     turns = f"<bos><|turn>user\n{question}<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"
     assert text.startswith(turns)
-
-
-def test_each_name_that_a_profile_may_have_is_implemented() -> None:
-    assert filler_module.PROPOSERS.keys() == layout.LAYOUTS.keys() == set(get_args(LayoutName))
 
 
 @pytest.mark.parametrize("name", ["refine_steps", "line", "max_canvases"])

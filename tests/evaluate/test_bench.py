@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from dg_lsp.cli.bench import app, measure, table
 from dg_lsp.engine.backends import local
-from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
-from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.evaluate import tasks
 from tests.engine.real_geometry import PUBLISHED
@@ -52,18 +48,11 @@ def test_bench_without_tasks_says_what_to_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("plain", "float32"),
-        ("onednn", "float32"),
-        pytest.param("onednn-bf16", "bfloat16", marks=needs_16_bits),
-        ("", "float32"),
-    ],
+    ("dtype", "expected"), [("float32", "float32"), pytest.param("", "bfloat16", marks=needs_16_bits), ("bfloat16", "bfloat16")]
 )
-def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, kind: Any, expected: str) -> None:
-    loaded = local.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
-    passes = PackedPasses(loaded.passes.model, kind) if kind else Passes(loaded.passes.model)
-    assert f"All passes, with products in {expected}, took " in table([], replace(loaded, passes=passes))
+def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, dtype: str, expected: str) -> None:
+    loaded = local.load_model(str(trained_layout), device="cpu", threads=1, dtype=dtype)
+    assert f"All passes, with products in {expected}, took " in table([], loaded)
 
 
 def test_bench_times_lines_and_blocks_with_a_known_prefix(trained_layout: Path) -> None:

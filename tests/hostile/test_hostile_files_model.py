@@ -22,8 +22,14 @@ from tests.hostile.test_hostile_files_ignore import in_time
 
 
 @pytest.fixture
-def folder(trained_layout: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(trained_layout, tmp_path / "model")
+def folder(instruct_layout: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(instruct_layout, tmp_path / "model")
+
+
+@pytest.fixture(params=["trained_layout", "instruct_layout"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder whose encoder is a causal model, or one of which all is used."""
+    return shutil.copytree(request.getfixturevalue(request.param), tmp_path / "model")
 
 
 def refusal(folder: Path) -> str:
@@ -48,29 +54,29 @@ def configure(folder: Path, **values: Any) -> None:
     place.write_text(json.dumps(config))
 
 
-def test_a_whole_folder_is_loaded(folder: Path) -> None:
-    assert local.load_model(str(folder), device="cpu", threads=1).passes.kinds
+def test_a_whole_folder_is_loaded(either: Path) -> None:
+    assert local.load_model(str(either), device="cpu", threads=1).passes.n_vocabulary
 
 
-def test_a_missing_weight_is_named(folder: Path) -> None:
-    names = [name for name in load_file(folder / "model.safetensors") if name.endswith("layers.1.mlp.up_proj.weight")]
-    change(folder, lambda weights: [weights.pop(name) for name in names])
-    message = refusal(folder)
+def test_a_missing_weight_is_named(either: Path) -> None:
+    names = [name for name in load_file(either / "model.safetensors") if name.endswith("layers.1.mlp.up_proj.weight")]
+    change(either, lambda weights: [weights.pop(name) for name in names])
+    message = refusal(either)
     assert message.startswith("FOLDER lacks 1 of the ")
     assert message.endswith("layers.1.mlp.up_proj.weight; download it again, or correct it")
 
 
-def test_a_weight_too_many_is_named(folder: Path) -> None:
-    change(folder, lambda weights: weights.update({"model.decoder.layers.9.mlp.up_proj.weight": torch.zeros(2)}))
-    assert refusal(folder) == (
+def test_a_weight_too_many_is_named(either: Path) -> None:
+    change(either, lambda weights: weights.update({"model.decoder.layers.9.mlp.up_proj.weight": torch.zeros(2)}))
+    assert refusal(either) == (
         "FOLDER holds 1 weights that its config.json does not describe, such as model.decoder.layers.9.mlp.up_proj.weight; "
         "it belongs to another model"
     )
 
 
-def test_a_weight_of_another_shape_is_named(folder: Path) -> None:
-    change(folder, lambda weights: weights.update({"model.decoder.norm.weight": torch.zeros(3)}))
-    assert refusal(folder) == "model.decoder.norm.weight in FOLDER has the shape [3], but config.json describes [64]"
+def test_a_weight_of_another_shape_is_named(either: Path) -> None:
+    change(either, lambda weights: weights.update({"model.decoder.norm.weight": torch.zeros(3)}))
+    assert refusal(either) == "model.decoder.norm.weight in FOLDER has the shape [3], but config.json describes [64]"
 
 
 def test_a_download_that_was_cut_off_is_refused(folder: Path) -> None:
@@ -138,7 +144,7 @@ def test_a_weight_file_that_leads_outside_is_refused(folder: Path) -> None:
 
 def test_a_pipe_beside_the_weights_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "other.safetensors")
-    assert in_time(lambda: local.load_model(str(folder), device="cpu", threads=1)).passes.kinds
+    assert in_time(lambda: local.load_model(str(folder), device="cpu", threads=1)).passes.n_vocabulary
 
 
 def test_pickles_alone_are_no_weights(folder: Path) -> None:
@@ -161,7 +167,7 @@ def test_several_files_and_the_hub_s_links_are_loaded(folder: Path) -> None:
         (snapshot / name).symlink_to(Path("../../blobs") / str(part))
         places |= dict.fromkeys(names, name)
     (snapshot / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
-    assert local.load_model(str(snapshot), device="cpu", threads=1).passes.kinds
+    assert local.load_model(str(snapshot), device="cpu", threads=1).passes.n_vocabulary
 
 
 def test_the_configuration_chooses_no_code(folder: Path) -> None:

@@ -12,6 +12,7 @@ from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion import masked
 from dg_lsp.engine.model.fit import LLAMA_TYPES, SMALL
+from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.wire.settings import DEFAULTS
 
 log = logging.getLogger("dg_lsp.engine")
@@ -50,11 +51,12 @@ def load_model(
 
 
 def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any, Any]:
-    if opened.model_type not in LLAMA_TYPES:
+    layout = (checkpoint.profile_settings(opened.profile_folder) or {}).get("layout")
+    if opened.model_type not in LLAMA_TYPES and layout != "infill-trained":
         from dg_lsp.engine.diffusion.filler import load as load_diffusion
 
         return load_diffusion(opened, dtype, on_progress)
-    if masked.is_masked(opened):
+    if opened.model_type in LLAMA_TYPES and masked.is_masked(opened):
         return masked.load(opened, dtype, on_progress)
     from dg_lsp.engine.causal.filler import load as load_causal
 

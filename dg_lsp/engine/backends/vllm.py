@@ -23,7 +23,7 @@ from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, 
 from dg_lsp.engine.backends.remote import RemoteFiller, Replies, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.common import layout as common_layout
 from dg_lsp.engine.diffusion import layout
-from dg_lsp.engine.diffusion.layout import Profile, Prompt, load_profile
+from dg_lsp.engine.diffusion.layout import Instruct, Profile, Prompt, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields, WireError
@@ -72,7 +72,7 @@ class Vllm:
             canvas_tokens=min(profile.canvas_tokens, served.canvas),
             held_tokens=min(profile.held_tokens, served.canvas // 4),
         )
-        layout.for_profile(self.profile, vocabulary)  # fails here rather than at the first request
+        Instruct(self.profile, vocabulary)  # fails here rather than at the first request
         eos, pad = vocabulary.id("<eos>"), vocabulary.id("<pad>")
         self._pad = pad if pad is not None else eos if eos is not None else 0
 
@@ -124,7 +124,7 @@ class Vllm:
             profile = replace(profile, prefix_tokens=profile.prefix_tokens // 2, suffix_tokens=profile.suffix_tokens // 2)
             attempts.append((alone, profile))
         for attempt, fitting in attempts:
-            prompt = layout.for_profile(fitting, self.vocabulary).lay_out(attempt)
+            prompt = Instruct(fitting, self.vocabulary).lay_out(attempt)
             if len(prompt.ids) <= n_free:
                 return prompt
         raise RemoteError(
@@ -283,11 +283,8 @@ def evidence_of(
 
 
 def answer_tokens(vocabulary: Vocabulary, gap: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """Yield a gap's tokens without delete tokens, up to a token that ends the answer."""
-    delete = vocabulary.id("<delete>")
+    """Yield a gap's tokens up to a token that ends the answer."""
     for token, chance in gap:
-        if token == delete:
-            continue
         if token in vocabulary.special or token >= len(vocabulary.pieces):
             return
         yield token, chance

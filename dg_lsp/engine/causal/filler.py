@@ -59,8 +59,9 @@ class CausalFiller(LocalFiller):
 
     def __init__(self, loaded: Loaded[CausalLlama, Profile], *, clock: Callable[[], float] = time.perf_counter) -> None:
         profile, vocabulary = loaded.profile, loaded.vocabulary
-        # Half the memory, and rounded less than in the other type of 16 bits.
-        cache_dtype = torch.float16 if loaded.passes.kv_dtype is torch.float32 else None
+        # Half the memory, and rounded less than in the other type of 16 bits. A small model's take little.
+        is_large = loaded.passes.geometry.n_weights > fit.SMALL
+        cache_dtype = torch.float16 if is_large and loaded.passes.kv_dtype is torch.float32 else None
         super().__init__(loaded, layout.LAYOUTS[profile.layout](profile, vocabulary), LONGEST_DRAFT, clock, cache_dtype)
         if loaded.passes.buffers is not None:
             # Behind the longest prefix, and so behind shorter ones. Twice the room: a tree's first pass may read as many tokens
@@ -108,7 +109,8 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Caus
 class CausalLlama(Llama):
     """The passes of one loaded model. `buffers` has room for trees on a GPU; None elsewhere.
 
-    They equal those of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`; a test checks it.
+    They equal those of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`, and of the encoder of a small dense
+    `DiffusionGemmaForBlockDiffusion`; a test checks it.
     """
 
     buffers: Buffers | None = None
@@ -122,7 +124,7 @@ class CausalLlama(Llama):
 
     def use_buffers(self, chosen: Operations, free: Callable[[], int | None], recorder: Recorder | None) -> None:
         """Let one row's passes be those of a GPU, with trees in buffers. `free` returns the device's free bytes if known."""
-        if self._head.whole is not None:
+        if self._head.whole is not None and not self.sizes.gemma:
             self._gpu = GpuPasses(self.sizes, self._embedding, self.layers, self._norm, self._head.whole, self.kv_dtype, chosen)
             self.buffers = Buffers(self._gpu, free, recorder)
 

@@ -33,7 +33,8 @@ class Scorer(generation.Scorer):
     _inputs: CausalInputs
 
     def __init__(self, inputs: CausalInputs, tree: Tree, left: Tree | None, pace: Pace) -> None:
-        super().__init__(inputs, tree, pace)
+        profile = inputs.loaded.profile
+        super().__init__(inputs, tree, pace, inputs.file_model(profile.file_weight, profile.file_half_at))
         self._left = left
         self._copies: dict[str, Proposal] = {}
 
@@ -278,8 +279,10 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
 
     is_unwanted = inputs.wants_first and inputs.request.budget.least >= HOPELESS_BELOW
     settings = DraftSettings(
-        rows=1,
+        rows=1 if start or not is_block else profile.block_rows,
         most=min(LONGEST_DRAFT, inputs.most_tokens),
+        file=None if start else generation.scorer.file,
+        alone=not start,
         allowed=inputs.next_tokens,
         banned=inputs.banned,
         stops=inputs.ends | inputs.line_ends,

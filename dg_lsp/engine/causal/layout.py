@@ -22,16 +22,16 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from dg_lsp.core.calibration import Calibration
-from dg_lsp.core.place import first_line
+from dg_lsp.core.place import first_line, last_line
 from dg_lsp.core.values import InfillRequest, Snippet, n_common
 from dg_lsp.engine.common import question
 from dg_lsp.engine.common.drafts import CausalDraft, FileModel
 from dg_lsp.engine.common.generation import Reading, RequestInputs
-from dg_lsp.engine.common.layout import STRETCH, Left, before_last_word, next_after_typed, suffix_ids, whole_lines
+from dg_lsp.engine.common.layout import STRETCH, Left, before_last_word, next_after_typed, required_ids, suffix_ids, whole_lines
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
-LayoutName = Literal["left", "fim"]
+LayoutName = Literal["left", "fim", "infill-trained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,10 @@ class Profile:
     line_tokens: int = 32  # the longest draft within a line
     block_tokens: int = 96  # and of several lines
     copy_rows: int = 3
+    block_rows: int = 1  # greedy drafts of several lines, each with another likely first token
     branches: int = 3  # of a draft: others that differ from it first in one token
+    file_weight: float = 0.0  # the weight of the file's own repetitions beside the model; 0: they only predict tokens
+    file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
     calibration: Calibration | None = None  # None: its confidence was never measured
     draft_calibration: Calibration | None = None  # of the first draft by its own tokens, before anything else is known
     # The first draft is sure from this log-probability on, or if it is so many nats likelier than the start of any branch.
@@ -61,6 +64,7 @@ class Profile:
 FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
 LONGEST_TOKEN = 16  # characters, about; so the start of a long file need not be encoded
 SLACK_CHARS = 480  # before the place where a window must begin: the least indented line in them is its first
+PATH_TOKENS = 12  # of a path's last two parts
 START_TOKENS = ("<|endoftext|>", "<s>", "<bos>", "<|begin_of_text|>")  # and before a text
 
 
@@ -184,7 +188,53 @@ class FillInTheMiddle(LeftToRight):
         return (*head, self.before, *prefix, self.after, *whole, self.middle, *typed)
 
 
-LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], LeftToRight]] = {"left": LeftToRight, "fim": FillInTheMiddle}
+class SuffixFirst(LeftToRight):
+    """The layout of the embedded model, which was trained with it: the path, the suffix, the kind of hole, and the prefix.
+
+    The suffix comes first, so that typing only extends the encoded tokens (SPM order, arXiv 2207.14255). It reads no other
+    files. No token of its vocabulary goes on behind a line end or an indentation.
+    """
+
+    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+        super().__init__(profile, vocabulary)
+        names = ("<bos>", "<eos>", "<path>", "<suf>", "<pre>", "<eom>")
+        self.bos, self.eos, self.path, self.suf, self.pre, self.end = required_ids(vocabulary, names)
+        # Older checkpoints have no tokens for the kinds of hole.
+        self.kinds = {kind: vocabulary.id(f"<{kind}>") for kind in ("span", "line", "lines", "block", "body")}
+
+    def left(self, request: InfillRequest) -> Left:
+        left = super().left(request)
+        is_healed = last_line(request.prefix).strip()
+        return left if is_healed else Left(left.text + left.heal.decode(), b"", ())
+
+    def new_view(
+        self, request: InfillRequest, n_tokens: int, n_suffix: int | None = None, related: Sequence[Snippet] | None = None
+    ) -> View:
+        return super().new_view(request, n_tokens, n_suffix, ())
+
+    def _read(self, request: InfillRequest, view: View, prefix: Sequence[int], typed: Sequence[int]) -> tuple[int, ...]:
+        suffix, is_end = suffix_ids(self.vocabulary, request.suffix, view.n_suffix)
+        name = self.vocabulary.encode("/".join(request.path.split("/")[-2:]))[:PATH_TOKENS] if request.path else []
+        head = [self.bos, *([self.path, *name] if name else []), self.suf, *suffix, *([self.eos] if is_end else [])]
+        kind = self.kinds[_kind(request)]
+        return (*head, *([kind] if kind is not None else []), self.pre, *prefix, *typed)
+
+
+def _kind(request: InfillRequest) -> str:
+    """Return the name of the token for the kind of the only hole."""
+    hole = request.holes[0]
+    if hole.kind == "body":
+        return "body"
+    if hole.extent == "block":
+        return "lines" if not request.prefix or request.prefix.endswith("\n") else "block"
+    return "line" if request.place.ends_line else "span"
+
+
+LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], LeftToRight]] = {
+    "left": LeftToRight,
+    "fim": FillInTheMiddle,
+    "infill-trained": SuffixFirst,
+}
 
 
 def _block_start(left: str, at: int) -> int:
@@ -247,7 +297,9 @@ class CausalInputs(RequestInputs):
         super().__init__(request, prompt, loaded, weights, knows_end=profile.layout == "fim")
         self._written = written
         self.most_tokens = profile.block_tokens if self.bounds.takes_lines else profile.line_tokens
-        self.wants_likeliest = request.budget.candidates == 1 and not (self.needed or self.hole.instruction)
+        # Where the file's repetitions count, the model's own probabilities bound no text's.
+        asks_one = request.budget.candidates == 1 and not profile.file_weight
+        self.wants_likeliest = asks_one and not (self.needed or self.hole.instruction)
         self.wants_first = self.wants_likeliest and profile.draft_calibration is not None
 
     @cached_property

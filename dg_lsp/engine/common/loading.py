@@ -23,7 +23,7 @@ import torch
 from dg_lsp.engine.common.task import OnProgress, UserError
 from dg_lsp.engine.model import cores, fit, matmul, memory
 from dg_lsp.engine.model.cores import Cores
-from dg_lsp.engine.model.fit import CHOSEN, QUANTISED, SMALL, LlamaSizes, Precision, llama_sizes, machine
+from dg_lsp.engine.model.fit import CHOSEN, LLAMA_TYPES, QUANTISED, SMALL, LlamaSizes, Precision, llama_sizes, machine
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint, fetch, llama
 from dg_lsp.engine.model.weights.fetch import Meter
@@ -185,10 +185,13 @@ def load_llama(
     Raises LoadError and CheckpointError.
     """
     folder, device, values, vocabulary = opened.folder, opened.device, opened.values, opened.vocabulary
-    choice = choose(opened, use, asked=_llama_dtype(dtype, device, opened.name))
+    is_llama = opened.model_type in LLAMA_TYPES
+    choice = choose(opened, use, asked=_llama_dtype(dtype, device, opened.name, is_small=not is_llama))
     is_narrow = choice.precision == "int8" and device != "cpu"
-    precision, opened.why["dtype"] = choice.precision, choice.why if dtype or is_narrow else LLAMA_WHY[choice.precision]
-    sizes = llama_sizes(values)
+    precision, opened.why["dtype"] = choice.precision, choice.why
+    if is_llama and not (dtype or is_narrow):
+        opened.why["dtype"] = LLAMA_WHY[precision]
+    sizes = llama_sizes(values) if is_llama else fit.gemma_sizes(values)
     if vocabulary.size > sizes.vocabulary:
         raise LoadError(f"the tokenizer of {folder} has {vocabulary.size} tokens, more than the model's {sizes.vocabulary}")
     stored = llama.check(folder, sizes, in_int8=llama.is_quantised(folder, values))
@@ -197,12 +200,15 @@ def load_llama(
     kind: matmul.Kind = "int8-weights" if is_narrow else "int8"
     if wide is not None:
         is_on_cpu = device == "cpu" and wide != torch.float16
-        kind = matmul.best_kind(in_16_bits=wide != torch.float32) if is_on_cpu else "plain"
+        # A small model's weights are in 32 bits also where its products are not.
+        in_16_bits = wide != torch.float32 or (not is_llama and not dtype)
+        kind = matmul.best_kind(in_16_bits=in_16_bits) if is_on_cpu else "plain"
+        opened.why["dtype"] += "" if is_llama else f"; {matmul.EXPLAINED[kind]}"
     return Loaded.of(opened, passes(sizes, llama.Weights(stored, device, wide, meter), kind), profile, precision)
 
 
-def _llama_dtype(asked: str, device: str, name: str) -> str:
-    """Return the precision: the user's choice, or the fastest of the device."""
+def _llama_dtype(asked: str, device: str, name: str, *, is_small: bool) -> str:
+    """Return the precision: the user's choice, or the fastest of the device; "" for the widest that fits."""
     check_dtype(asked)
     if asked in QUANTISED:
         raise LoadError(f"{name} can't be loaded at {asked}; choose int8, bfloat16 or float32")
@@ -210,8 +216,8 @@ def _llama_dtype(asked: str, device: str, name: str) -> str:
     if asked == "int8" and not is_cuda and (device != "cpu" or not matmul.int8_is_supported()):
         where = "this processor has no instructions for it" if device == "cpu" else f"{device} does not compute in int8"
         raise LoadError(f"{name} can't be loaded at int8, because {where}; choose bfloat16 or float32")
-    if asked or is_cuda:
-        return asked  # without a choice, the widest that fits
+    if asked or is_cuda or is_small:
+        return asked
     if device != "cpu":
         return "bfloat16"
     if matmul.int8_is_supported():

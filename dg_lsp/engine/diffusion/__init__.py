@@ -1,4 +1,4 @@
-"""Models that denoise text on a canvas: DiffusionGemma, the embedded model, and published models that fill masks.
+"""Models that denoise text on a canvas: DiffusionGemma, and published models that fill masks.
 
 Knows requests and proposals. Knows nothing of models that only write from left to right (`engine.causal`).
 """

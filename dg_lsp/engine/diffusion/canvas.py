@@ -31,8 +31,8 @@ from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation, is_unc
 
 REFINE_STEPS = 4  # in which a canvas may correct a draft
 MAX_CANVASES = 4  # one after another, for one answer
-DROPPING_STEP = 2  # without a delete token, gap lengths of low probability are dropped after this many steps
-N_LENGTHS = 2  # without a delete token, this many gap lengths are denoised to the end
+DROPPING_STEP = 2  # gap lengths of low probability are dropped after this many steps
+N_LENGTHS = 2  # this many gap lengths are denoised to the end
 SURE = 0.5  # a token of a draft with a lower causal probability than this may be wrong
 
 
@@ -56,7 +56,7 @@ def propose(generation: Generation) -> Work:
     lengths = canvas.gap_lengths() if generation.found_lengths is None else generation.found_lengths
     if not lengths:  # a search found that no canvas could write a better answer
         return
-    if generation.proposals and canvas.profile.is_instruct:  # a canvas keeps the tokens of a high causal probability
+    if generation.proposals:  # a canvas keeps the tokens of a high causal probability
         yield from generation.score()
     rows = planned(canvas, generation.proposals, lengths)
     if generation.timing.is_limited:
@@ -88,7 +88,7 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
     canvas = generation.canvas
     if not rows:
         return
-    limits = TokenLimits(canvas.vocabulary.regular, canvas.banned_tokens(), canvas.next_tokens(()), canvas.prompt.delete)
+    limits = TokenLimits(canvas.vocabulary.regular, canvas.control, canvas.next_tokens(()))
     specs = [planned_row.row for planned_row in rows]
     denoiser, decoder = generation.denoiser(specs, limits), LocalDecoder(canvas.loaded.passes, generation.kv)
     n_positions = sum(len(spec.ids) for spec in specs)
@@ -105,7 +105,7 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
         n_taken += 1
         if n_taken == 1:
             generation.live = Live(best_texts, is_answer=True)
-        if n_taken == DROPPING_STEP and canvas.prompt.delete is None and generation.found_lengths is None:
+        if n_taken == DROPPING_STEP and generation.found_lengths is None:
             for index in hopeless(rows, [denoiser.read(index) for index in running]):
                 denoiser.drop(index)
                 running.remove(index)
@@ -123,16 +123,12 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
 
 
 def planned(canvas: CanvasRequest, drafts: Sequence[Proposal], lengths: Sequence[int]) -> list[PlannedRow]:
-    """Return the rows to denoise: noise of each gap length, then drafts if the checkpoint corrects them.
+    """Return the rows to denoise: noise of each gap length, then drafts to correct.
 
-    There is noise of each of the gap `lengths` unless the drafts suffice, and again with other noise as far as there is room.
+    There is noise of each of the gap `lengths`, and again with other noise as far as more candidates are asked for.
     """
-    n_corrected = len({draft.text for draft in drafts}) if canvas.profile.is_instruct else 0
-    n_wanted = canvas.profile.block_noise_rows if canvas.is_block else canvas.profile.line_noise_rows
-    n_rounds = max(n_wanted, canvas.request.budget.candidates - len(drafts))
-    if n_rounds < 1:
-        return corrected(canvas, drafts, 0)
-    n_rounds = max(1, min(n_rounds, (MAX_ROWS - n_corrected) // len(lengths)))
+    n_corrected = len({draft.text for draft in drafts})
+    n_rounds = max(1, min(canvas.request.budget.candidates - len(drafts), (MAX_ROWS - n_corrected) // len(lengths)))
     rows = list[PlannedRow]()
     for number, (round_number, length) in enumerate(itertools.product(range(n_rounds), lengths)):
         ids, gaps = _canvas(canvas, [[]] * canvas.n_holes, length)
@@ -155,7 +151,7 @@ def affordable(
         # The expected milliseconds until the rows settle, with hopeless lengths dropped on the way.
         width = max(len(planned_row.row.ids) for planned_row in planned_rows)
         n_steps = min(LEAST_STEPS, max(planned_row.row.steps for planned_row in planned_rows))
-        n_before = min(DROPPING_STEP, n_steps) if canvas.prompt.delete is None else n_steps
+        n_before = min(DROPPING_STEP, n_steps)
         n_kept = min(len(planned_rows), N_LENGTHS + sum(planned_row.kind != "noise" for planned_row in planned_rows))
         before, behind = step_ms(len(planned_rows) * width), step_ms(n_kept * width)
         if before is None or behind is None or n_before * before + (n_steps - n_before) * behind <= left_ms:
@@ -167,13 +163,11 @@ def affordable(
 
 
 def corrected(canvas: CanvasRequest, drafts: Sequence[Proposal], first_number: int) -> list[PlannedRow]:
-    """Return a row that corrects each distinct draft, numbered from `first_number`; none if the checkpoint corrects no drafts.
+    """Return a row that corrects each distinct draft, numbered from `first_number`.
 
     Tokens with a low causal probability start as noise, and the probabilities condition the first step.
     """
     planned_rows = list[PlannedRow]()
-    if not canvas.profile.is_instruct:
-        return planned_rows
     for draft in {draft.text: draft for draft in reversed(drafts)}.values():
         draft_ids = canvas.vocabulary.encode(canvas.typed + draft.text)
         if not 0 < len(draft_ids) <= canvas.longest_gap:
@@ -212,7 +206,7 @@ def texts(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading) -> t
 def _parts(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading) -> Iterator[tuple[str, tuple[float, ...]]]:
     """Yield the text of each hole, with the canvas's probability of each of its tokens."""
     for gap in range(canvas.n_holes):
-        places = [index for index, place in enumerate(reading.places) if planned_row.gaps[place] == gap]
+        places = [place for place, own in enumerate(planned_row.gaps) if own == gap]
         ids = [reading.ids[index] for index in places]
         heal = canvas.prompt.heal if gap == 0 else b""
         text = layout.answer(canvas.vocabulary, ids, heal)
@@ -239,13 +233,12 @@ def hopeless(rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[in
     """Return the indexes of the noise rows to drop: all except those of the two likeliest gap lengths.
 
     A length is likely if its tokens' mean probability exceeds the average for that length (CAL, arXiv 2602.00476, with the
-    curve fitted there). This is for checkpoints without a delete token.
+    curve fitted there).
     """
     excesses: dict[int, list[float]] = {}
     for planned_row, reading in zip(rows, readings, strict=True):
         if planned_row.kind == "noise":
-            pairs = zip(reading.places, reading.chances, strict=True)
-            chances = [chance for place, chance in pairs if planned_row.gaps[place] >= 0]
+            chances = [chance for gap, chance in zip(planned_row.gaps, reading.chances, strict=True) if gap >= 0]
             n, mean = len(chances), sum(chances) / max(len(chances), 1)
             expected = math.exp(-1.77 * n) + 0.56 * math.exp(-0.06 * n) + 0.24
             excesses.setdefault(n, []).append(mean - expected)

@@ -2,9 +2,8 @@
 
 Each step holds the known tokens in three places: on the canvas, in the logits (held positions are never predicted) and in
 the self-conditioning, as certainties. Accepted tokens are not frozen, because freezing breaks this model (research on
-DiffusionGemma's sampler, arXiv 2608.00146); each step decides acceptance again. If the checkpoint has a delete token, a
-position that predicts it confidently twice in a row leaves the canvas, and the positions right of it move left (DreamOn,
-arXiv 2602.01326). `tests/engine/reference.py` states the rule plainly; a test checks that both give equal tokens.
+DiffusionGemma's sampler, arXiv 2608.00146); each step decides acceptance again. `tests/engine/reference.py` states the rule
+plainly; a test checks that both give equal tokens.
 
 `fixed_step` takes whole steps on a GPU instead; `inputs` and `note` are for that.
 
@@ -53,24 +52,21 @@ class TokenLimits:
     """The tokens that a gap may contain.
 
     Noise is drawn from `regular`. `banned` tokens are never written. Only the tokens in `first` may start a healed gap;
-    empty means any. `delete` is the delete token, if the checkpoint has one.
+    empty means any.
     """
 
     regular: tuple[int, ...]
     banned: tuple[int, ...] = ()
     first: tuple[int, ...] = ()
-    delete: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The current text of a canvas, without deleted positions.
+    """The current text of a canvas.
 
-    `places` are the original indexes of the positions, `ids` their tokens, `chances` the tokens' probabilities, and
-    `entropy` the gap's mean entropy in nats.
+    `ids` are the tokens of its positions, `chances` their probabilities, and `entropy` the gap's mean entropy in nats.
     """
 
-    places: tuple[int, ...]
     ids: tuple[int, ...]
     chances: tuple[float, ...]
     entropy: float
@@ -95,11 +91,10 @@ class CanvasState:
 
     ids: Tensor  # [R, C]
     free: Tensor  # [R, C] bool, not yet fixed
-    used: Tensor  # [R, C] bool, False where a position was deleted or never existed
+    used: Tensor  # [R, C] bool, False behind the end of a row
     best: Tensor  # [R, C] the likeliest token of each free position, and the held tokens
     entropy: Tensor  # [R, C] nats, 0 at held positions
     chance: Tensor  # [R, C] probability of `best`
-    deleted: Tensor  # [R, C] bool, predicted as a confident delete in the last step
     top_ids: Tensor  # [R, C, K] self-conditioning
     top_chances: Tensor  # [R, C, K]
     settled: Tensor  # [R] bool
@@ -115,7 +110,7 @@ class CanvasState:
             getattr(self, name)[at] = getattr(rows, name)
 
 
-STATE = ("ids", "free", "used", "best", "entropy", "chance", "deleted", "top_ids", "top_chances", "settled")
+STATE = ("ids", "free", "used", "best", "entropy", "chance", "top_ids", "top_chances", "settled")
 """The tensors of a `CanvasState`."""
 
 
@@ -146,10 +141,8 @@ def accept(entropies: Tensor, free: Tensor, bound: float) -> Tensor:
     return torch.zeros_like(free).scatter(1, order, within) & free
 
 
-def advanced(
-    state: CanvasState, predicted: Readout, noise: Tensor, greedy: Tensor, sampling: Sampling, delete: int | None
-) -> CanvasState:
-    """Return the rows' state after one step: accept and renoise positions, delete some, and find the rows that settle.
+def advanced(state: CanvasState, predicted: Readout, noise: Tensor, greedy: Tensor, sampling: Sampling) -> CanvasState:
+    """Return the rows' state after one step: accept and renoise positions, and find the rows that settle.
 
     `predicted` is the readout at its places on the canvases, [R, C, K] and [R, C]; where a position is not free, it has no
     meaning. All shapes are those of the state, whatever its values, so that a GPU can record it as a graph. The rule is that
@@ -163,23 +156,16 @@ def advanced(
     ids = torch.where(free, torch.where(accepted, sampled, noise), state.ids)
     same = ((best == state.best) | ~free).all(1)
     sure = entropies.sum(1) / free.sum(1).clamp(min=1) < sampling.stop_entropy
-    settled, used, deleted, left_free = same & sure, state.used, state.deleted, free
-    if delete is not None:  # positions that were a confident delete twice in a row leave
-        is_delete = free & (best == delete) & (entropies < sampling.delete_entropy)
-        leaving = is_delete & deleted
-        deleted, left_free, used = is_delete & ~leaving, free & ~leaving, used & ~leaving
-        settled = settled & ~leaving.any(1)
     return CanvasState(
         ids,
-        left_free,
-        used,
+        free,
+        state.used,
         best,
         entropies,
         torch.where(free, predicted.top_chances[..., 0], 1.0),
-        deleted,
         torch.where(free[..., None], predicted.top_ids, state.top_ids),
         torch.where(free[..., None], predicted.top_chances, state.top_chances),
-        settled | ~left_free.any(1),
+        (same & sure) | ~free.any(1),
     )
 
 
@@ -230,7 +216,7 @@ class Denoiser:
         top_chances[..., 0] = certainty
         self.canvas = CanvasState(
             canvas, is_free, torch.tensor(used).to(device), best, torch.full(canvas.shape, torch.inf, device=device),
-            torch.zeros(canvas.shape, device=device), torch.zeros_like(is_free), top_ids, top_chances,
+            torch.zeros(canvas.shape, device=device), top_ids, top_chances,
             torch.zeros(len(rows), dtype=torch.bool, device=device),
             [0] * len(rows), [not any(row.free) or row.steps < 1 for row in rows],
         )  # fmt: skip
@@ -296,7 +282,7 @@ class Denoiser:
             None if found.sampled is None else state.best.masked_scatter(free, found.sampled),
         )
         noise, greedy = inputs.noise.to(self.device), inputs.greedy.to(self.device)
-        after = advanced(state, predicted, noise, greedy, self.sampling, self.limits.delete)
+        after = advanced(state, predicted, noise, greedy, self.sampling)
         self.canvas.put(torch.tensor(live, device=self.device), after)
         self.note(live, after.settled.tolist())
 
@@ -332,10 +318,6 @@ class Denoiser:
 
     def read(self, row: int) -> Reading:
         state, length = self.canvas, len(self.rows[row].ids)
-        there, free = state.used[row].tolist(), state.free[row].tolist()
-        places = [index for index in range(length) if there[index]]
-        ids, chances, entropies = state.best[row].tolist(), state.chance[row].tolist(), state.entropy[row].tolist()
-        gap = [entropies[index] for index in places if free[index]]
-        return Reading(
-            tuple(places), tuple(ids[i] for i in places), tuple(chances[i] for i in places), sum(gap) / len(gap) if gap else 0.0
-        )
+        ids, chances = state.best[row, :length].tolist(), state.chance[row, :length].tolist()
+        gap = state.entropy[row, :length][state.free[row, :length]].tolist()
+        return Reading(tuple(ids), tuple(chances), sum(gap) / len(gap) if gap else 0.0)

@@ -4,7 +4,7 @@ A task runs one request, on one canvas or on one canvas per hole in sequence. On
 hole, one pass scores them all, and one scale ranks them:
 
     request -> Prompt, in a CanvasRequest -> Generation (the encoded prefix)
-    each proposer for the model's layout -> Proposal, ...
+    each proposer -> Proposal, ...
     all Proposals -> a causal pass over their tree (`Scorer`) -> ranked (rank.py, core.calibration) -> Candidate, ...
 
 A proposer is a generator. It adds to the generation's proposals, and yields after each uninterruptible unit of work.
@@ -22,33 +22,32 @@ from typing import Any
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common import loading
-from dg_lsp.engine.common.generation import MAX_ROWS, Work
-from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded, LoadError
+from dg_lsp.engine.common.generation import MAX_ROWS
+from dg_lsp.engine.common.loading import Checkpoint, Loaded, LoadError
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.question import Heads
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion import canvas, layout, search
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps
-from dg_lsp.engine.diffusion.gemma import dense, packed, weights
+from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation, Stepper, propose_drafts
-from dg_lsp.engine.diffusion.layout import Layout, LayoutName, Profile, Prompt, load_profile
-from dg_lsp.engine.model import fit, matmul
+from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation, Stepper
+from dg_lsp.engine.diffusion.layout import Instruct, Profile, Prompt, load_profile
+from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.recording import Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM
 from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 from dg_lsp.engine.model.weights.fetch import Meter
 
-COPIES = ("draft", partial(Generation.propose_copies, say_something=False))  # as those that the probabilities were fitted with
-PROPOSERS: dict[LayoutName, tuple[tuple[str, Callable[[Generation], Work]], ...]] = {
-    # A search writes the causal draft too.
-    "instruct": (COPIES, ("denoise", search.propose), ("denoise", canvas.propose), ("denoise", canvas.several)),
-    # A causal token is cheap compared with a canvas step.
-    "infill-trained": (COPIES, ("draft", propose_drafts), ("denoise", canvas.propose)),
-}
-"""The proposers for a layout, in their order, each with the stage that its time counts for."""
+PROPOSERS = (
+    ("draft", partial(Generation.propose_copies, say_something=False)),
+    ("denoise", search.propose),  # it writes the causal draft too
+    ("denoise", canvas.propose),
+    ("denoise", canvas.several),
+)
+"""The proposers in their order, each with the stage that its time counts for."""
 
 
 class DiffusionFiller(LocalFiller):
@@ -58,13 +57,12 @@ class DiffusionFiller(LocalFiller):
     """
 
     loaded: Loaded[Passes, Profile]
-    layout: Layout
+    layout: Instruct
 
     def __init__(
         self, loaded: Loaded[Passes, Profile], *, rows: int = MAX_ROWS, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        inputs = layout.for_profile(loaded.profile, loaded.vocabulary)
-        super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)
+        super().__init__(loaded, Instruct(loaded.profile, loaded.vocabulary), loaded.profile.canvas_tokens, clock)
         self._heads = Heads()
         fixed: FixedSteps | None = None
         loaded.passes.buffers = None
@@ -89,7 +87,7 @@ class DiffusionFiller(LocalFiller):
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         of_canvas = self.canvas(request)
         generation = Generation(of_canvas, timing, self.prefixes, self.stepper)
-        generation.proposers = PROPOSERS[of_canvas.profile.layout]
+        generation.proposers = PROPOSERS
         return generation
 
     def fills_together(self, request: InfillRequest) -> bool:
@@ -112,15 +110,7 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Pass
     use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
     choice = loading.choose(opened, use, asked=dtype, stored=weights.stored_precision(folder, opened.values))
     precision, opened.why["dtype"] = choice.precision, choice.why
-    if name == EMBEDDED and device == "cpu":
-        model: Any = dense.load_dense(folder, loading.wide_dtype(precision))
-    else:
-        model = _with_weights(folder, device, precision, on_progress)
-    if not packed.suits(model):
-        return Loaded.of(opened, Passes(model), profile, precision)
-    kind = matmul.best_kind(in_16_bits=dtype != "float32")
-    opened.why["dtype"] += f"; {matmul.EXPLAINED[kind]}"
-    return Loaded.of(opened, packed.PackedPasses(model, kind), profile, precision)
+    return Loaded.of(opened, Passes(_with_weights(folder, device, precision, on_progress)), profile, precision)
 
 
 def _with_weights(folder: Path, device: str, precision: Precision, on_progress: OnProgress) -> Any:

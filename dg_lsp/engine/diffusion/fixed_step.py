@@ -50,10 +50,10 @@ class LocalDecoder:
         """Return logits [G, V] in 32 bits at the free positions of the canvases."""
         self.make_room(*rows.ids.shape)
         soft = self.passes.soft(rows.top_ids, rows.top_chances)
-        canvas, soft, used, free = _compacted(rows.ids, soft, rows.used, rows.free)
+        longest = int(rows.used.sum(1).max())
+        canvas, soft, used, free = (each[:, :longest] for each in (rows.ids, soft, rows.used, rows.free))
         n_rows, width = canvas.shape
-        # Deleted positions do not count, so that the others get the positions they would have without them.
-        positions = self.length + (used.cumsum(1) - 1).clamp(min=0)
+        positions = torch.arange(self.length, self.length + width, device=used.device)[None]
         mask = None
         if not bool(used.all()):
             mask = torch.cat([torch.ones(n_rows, self.length, dtype=torch.bool, device=used.device), used], 1)
@@ -78,19 +78,6 @@ class LocalDecoder:
         self._rows = [(copied(keys), copied(values)) for keys, values in self.kv]
 
 
-def _compacted(canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the rows with unused positions removed, down to the length of the longest row, in the same order.
-
-    So deleted positions take no time, and rows of equal length need no mask.
-    """
-    longest = int(used.sum(1).max())
-    if longest == used.shape[1]:
-        return canvas, soft, used, free
-    order = (~used).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
-    wide = order[..., None].expand(-1, -1, soft.shape[-1])
-    return canvas.gather(1, order), soft.gather(1, wide), used.gather(1, order), free.gather(1, order)
-
-
 WIDTH_STEP, PREFIX_STEP = 32, 512  # canvases, and prefixes, that differ by less share their buffers
 MAX_BUCKETS = 8  # an editor's requests need two or three
 MAX_POSITIONS = 2048  # more canvas positions in a pass keep a GPU busy without a graph, and their mask would be large
@@ -111,7 +98,6 @@ class Bucket:
     samples: bool
     n_conditioning: int
     sampling: Sampling
-    delete: int | None
 
     def n_bytes(self, cost: Cost) -> int:
         """Return the bytes of a step in this bucket: its prefix, its canvases and what a pass over them needs, at most."""
@@ -124,7 +110,7 @@ class Bucket:
 def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int) -> Bucket:
     """Return the smallest bucket for some rows of a denoiser on a prefix of this many tokens."""
     width = padded(denoiser.width, WIDTH_STEP)
-    # By the rows as planned, because a position that is held or deleted later must not change the bucket.
+    # By the rows as planned, because a position that is held later must not change the bucket.
     free = padded(max(sum(denoiser.rows[index].free) for index in rows), WIDTH_STEP)
     return Bucket(
         1 << (len(rows) - 1).bit_length(),
@@ -134,7 +120,6 @@ def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int) -> Bucket:
         any(not denoiser.rows[index].greedy for index in rows),
         denoiser.canvas.top_ids.shape[-1],
         denoiser.sampling,
-        denoiser.limits.delete,
     )
 
 
@@ -156,7 +141,7 @@ class FixedStep:
         self._kv = prefix_cache.room(like, bucket.prefix + rows * width)
         self._state = CanvasState(
             canvas(torch.long), canvas(torch.bool), canvas(torch.bool), canvas(torch.long), canvas(torch.float32),
-            canvas(torch.float32), canvas(torch.bool), torch.zeros(rows, width, k, dtype=torch.long, device=device),
+            canvas(torch.float32), torch.zeros(rows, width, k, dtype=torch.long, device=device),
             torch.zeros(rows, width, k, device=device), torch.zeros(rows, dtype=torch.bool, device=device),
         )  # fmt: skip
         self._noise, self._draws = canvas(torch.long), canvas(torch.float32)
@@ -215,7 +200,7 @@ class FixedStep:
             torch.zeros_like(state.entropy).scatter(1, order, found.entropies.view(order.shape)),
             None if found.sampled is None else torch.zeros_like(state.ids).scatter(1, order, found.sampled.view(order.shape)),
         )
-        after = advanced(state, predicted, self._noise, self._greedy, bucket.sampling, bucket.delete)
+        after = advanced(state, predicted, self._noise, self._greedy, bucket.sampling)
         for name in STATE:
             getattr(state, name).copy_(getattr(after, name))
 
@@ -232,8 +217,7 @@ class FixedStep:
         bucket, state = self.bucket, self._state
         flat = (1, bucket.rows * bucket.width)
         soft = self._passes.soft(state.top_ids.view(*flat, -1), state.top_chances.view(*flat, -1))
-        # Deleted positions do not count, so that the others get the positions they would have without them.
-        positions = self._length + (state.used.cumsum(1) - 1).clamp(min=0)
+        positions = self._length + torch.arange(state.ids.shape[1], device=state.ids.device).expand_as(state.ids)
         prefix_mask = (self._from_end <= self._length).expand(flat[1], -1)
         own_mask = self._is_same_row & state.used.view(flat)
         mask = torch.cat([prefix_mask, own_mask], 1)[None, None]

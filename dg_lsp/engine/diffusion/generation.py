@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core import calibration, extent, place
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.common import drafts, generation
-from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
-from dg_lsp.engine.common.generation import Live, RequestInputs, Scorer, Work
+from dg_lsp.engine.common import generation
+from dg_lsp.engine.common.generation import RequestInputs, Scorer, Work
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Proposal
@@ -37,7 +35,6 @@ class CanvasRequest(RequestInputs):
     ) -> None:
         super().__init__(request, prompt, loaded, weights)
         self.profile, self.n_holes = loaded.profile, len(request.holes)
-        self.may_exceed = self.profile.is_instruct
         sampling = self.profile.sampling
         self.n_steps = request.budget.steps or (sampling.block_steps if self.is_block else sampling.line_steps)
         n_fixed = len(prompt.tail) + sum(map(len, prompt.between))
@@ -47,15 +44,8 @@ class CanvasRequest(RequestInputs):
         """Return the tokens that may follow in the first gap: one that starts with what is typed; empty means any."""
         return () if ids or not self.prompt.heal else self.vocabulary.starting_with(self.prompt.heal)
 
-    def banned_tokens(self) -> tuple[int, ...]:
-        """Return the tokens that a gap never contains: control tokens, and line ends unless the gap may write them."""
-        banned = tuple(token for token in self.control if token != self.prompt.delete)
-        return banned if self.is_block or self.profile.is_instruct else banned + self.vocabulary.with_newline
-
     def of_canvas(self, text: str, hole_idx: int) -> str:
         """Return the part of a canvas's text for a hole: its line, or the text before the suffix if no suffix is held."""
-        if not self.profile.is_instruct:
-            return text
         request, is_last = self.request, hole_idx == self.n_holes - 1
         here = place.between("", (*request.between, request.suffix)[hole_idx])
         bounds = extent.of(request.holes[hole_idx], here)
@@ -80,9 +70,8 @@ class Generation(generation.Generation):
 
     def begin(self) -> Work:
         canvas = self.canvas
-        file = canvas.file_model(canvas.profile.file_weight, canvas.profile.file_half_at)  # mixed into the scores
         self.kv = yield from self.encoded()
-        self.scorer = Scorer(canvas, self.tree, self.timing.pace, file)
+        self.scorer = Scorer(canvas, self.tree, self.timing.pace)
 
     def step_ms(self, n_positions: int) -> float | None:
         """Return the expected milliseconds of a denoising step; None if none was measured."""
@@ -144,56 +133,3 @@ def is_unclosed(canvas: CanvasRequest, proposal: Proposal) -> bool:
     """Return whether the causal model finds the suffix improbable after a proposal; True if no suffix is held."""
     tail = canvas.prompt.tail
     return not tail or -proposal.suffix_mean * len(tail) > UNCLOSED_NATS
-
-
-# --- What the encoder writes from left to right. Several holes get no drafts
-
-
-def propose_drafts(generation: Generation) -> Work:
-    """Propose the causal drafts that are complete before the time runs out, and their branches.
-
-    At the end, another draft than the first may be the likeliest.
-    """
-    canvas, timing = generation.canvas, generation.timing
-    is_off = canvas.n_holes > 1 or not canvas.profile.causal_rows
-    if is_off or timing.left_ms(generation.score_ms()) <= 0:
-        return
-    written: list[CausalDraft] = []
-    is_open = True  # what is written is not in the proposals yet
-    # The first draft stays visible until the answer replaces it.
-    generation.live = Live(
-        lambda: (canvas.of_draft(canvas.text_of(written[0].ids)),) if written else (),
-        lambda: _proposals(canvas, [draft for draft in written if draft.is_finished]) if is_open else [],
-    )
-    n_rows = canvas.profile.causal_rows
-    found, _ = yield from drafts.finished(_drafts(generation), n_rows, timing, generation.score_ms, written)
-    is_open = False
-    generation.proposals += _proposals(canvas, found)
-
-
-def _drafts(generation: Generation) -> Drafting:
-    """Return the drafts, as `drafts.drafts` does.
-
-    Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
-    In blocks, branches found hardly any right answer more.
-    """
-    canvas, scorer, profile = generation.canvas, generation.scorer, generation.canvas.profile
-    n_branches = 0 if canvas.is_block else profile.branches
-    settings = DraftSettings(
-        rows=1 if n_branches else profile.causal_rows,
-        most=min(LONGEST_DRAFT, max(canvas.gap_lengths())),
-        allowed=canvas.next_tokens,
-        banned=canvas.banned,
-        stops=canvas.ends | canvas.line_ends,
-        end=canvas.prompt.end,
-        file=scorer.file,
-        alone=profile.branches > 0,
-        branches=n_branches,
-        most_behind=MOST_BEHIND if n_branches else math.inf,
-    )
-    return drafts.drafts(canvas.loaded.passes, generation.tree, settings)
-
-
-def _proposals(canvas: CanvasRequest, written: Sequence[CausalDraft]) -> list[Proposal]:
-    texts = dict.fromkeys(canvas.draft_text(draft.ids, draft.stop) for draft in written)
-    return [Proposal(text, "causal") for text in texts]

@@ -1,10 +1,6 @@
-"""Lay a request out as tokens: the encoder's input, and the fixed tokens of the canvas. A checkpoint's profile says how.
+"""Lay a request out as tokens: the encoder's input, and the fixed tokens of the canvas.
 
-*infill-trained*: the encoder reads `BOS <path> name <suf> S <pre> P`. The suffix comes first, so that typing only extends
-the cached tokens (SPM order, arXiv 2207.14255). If the vocabulary has tokens for the kinds of hole, the hole's kind comes
-before `<pre>`.
-
-*instruct*: the user's turn holds related files, the suffix and last the prefix. The model's turn starts with an empty
+The user's turn holds related files, the suffix and last the prefix. The model's turn starts with an empty
 thought channel, a code fence and the last lines before the hole. So the canvas continues the code, and typing appends to
 the encoded tokens. The turns are built from token ids, because a chat template would trim the text.
 
@@ -14,12 +10,10 @@ then start with the characters that are already typed (token healing, FIM-SE, ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from dg_lsp.core import context
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Hole, InfillRequest
 from dg_lsp.engine.common import question
@@ -27,7 +21,7 @@ from dg_lsp.engine.common.layout import recent, required_ids, suffix_ids, trunca
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint
 
-LayoutName = Literal["infill-trained", "instruct"]
+LayoutName = Literal["instruct"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,6 @@ class Sampling:
     entropy_bound: float = 0.1
     stop_entropy: float = 0.02
     conditioning_tokens: int = 64  # the number of tokens in a position's self-conditioning
-    delete_entropy: float = 0.05  # a delete token below this entropy twice in a row leaves the canvas
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +54,10 @@ class Profile:
     line_gaps: tuple[int, ...] = (6, 10, 16, 24, 32)
     block_gaps: tuple[int, ...] = (16, 32, 64, 96, 128)
     gaps_per_canvas: int = 4
-    # Per gap length, for a hole within a line and for lines; 0: only if there are fewer drafts than requested candidates.
-    line_noise_rows: int = 1
-    block_noise_rows: int = 1
     copy_rows: int = 2
     causal_rows: int = 1
-    branches: int = 0  # of a causal draft within a line: others that differ from it first in one token
-    file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: not used
-    file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
     sampling: Sampling = field(default_factory=Sampling)
     calibration: Calibration | None = None  # None: its confidence was never measured
-
-    @property
-    def is_instruct(self) -> bool:
-        """Whether canvases write lines after the hole's too, and correct drafts. An infill-trained model has learnt neither."""
-        return self.layout == "instruct"
 
 
 def load_profile(folder: Path) -> Profile:
@@ -94,9 +76,8 @@ class Prompt:
     """A request as tokens: the `ids` that the encoder reads, the fixed ids between gaps, and the held ids after the last gap.
 
     `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap's first token starts with them.
-    `heal_ids` are their ids. `delete` is the token that shrinks a gap, and `end` the token that ends a causal draft, if the
-    checkpoint has them. `closing` are the tokens that end the model's turn. `tail` holds the
-    suffix's head, in the instruct layout whole lines. It ends with the tokens that end an answer only if the file ends there.
+    `heal_ids` are their ids. `closing` are the tokens that end the model's turn. `tail` holds whole lines of the suffix's head.
+    It ends with the tokens that end an answer only if the file ends there.
     """
 
     ids: tuple[int, ...]
@@ -104,14 +85,8 @@ class Prompt:
     tail: tuple[int, ...]
     heal: bytes = b""
     heal_ids: tuple[int, ...] = ()
-    delete: int | None = None
-    end: int | None = None
     closing: tuple[int, ...] = ()
-
-
-def for_profile(profile: Profile, vocabulary: Vocabulary) -> Layout:
-    """Return the layout for up to `gaps_per_canvas` holes; raise ValueError if the vocabulary lacks a token that it needs."""
-    return LAYOUTS[profile.layout](profile, vocabulary)
+    end: None = None  # no token ends a causal draft
 
 
 def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabulary, closing_tokens: int = 0) -> bool:
@@ -120,46 +95,6 @@ def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabu
     gaps = profile.block_gaps if request.extent == "block" else profile.line_gaps
     fixed = sum(len(vocabulary.encode(text)) for text in request.between) + profile.held_tokens + closing_tokens
     return n_holes <= profile.gaps_per_canvas and fixed + n_holes * min(gaps) <= profile.canvas_tokens
-
-
-class InfillTrained:
-    """The layout of the embedded model and of fine-tunes: suffix, kind of hole, prefix, and delete tokens.
-
-    It omits related snippets, because no such model was trained with any.
-    """
-
-    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
-        self.profile, self.vocabulary = profile, vocabulary
-        names = ("<bos>", "<eos>", "<path>", "<suf>", "<pre>", "<eom>", "<delete>")
-        self.bos, self.eos, self.path, self.suf, self.pre, self.eom, self.delete = required_ids(vocabulary, names)
-        # Older checkpoints have no tokens for the kinds of hole.
-        self.kinds = {kind: vocabulary.id(f"<{kind}>") for kind in ("span", "line", "lines", "block", "body")}
-
-    def lay_out(self, request: InfillRequest) -> Prompt:
-        encode, profile = self.vocabulary.encode, self.profile
-        n_read = profile.suffix_tokens + profile.held_tokens
-        suffix, is_end = suffix_ids(self.vocabulary, request.suffix, n_read)
-        if is_end and len(suffix) < n_read:
-            suffix.append(self.eos)
-        name = encode("/".join(request.path.split("/")[-2:]))[:12] if request.path else []
-        prefix, heal = _healed(self.vocabulary, context.with_instruction(request), request.holes[0], profile.prefix_tokens)
-        hole, behind = request.holes[0], (*request.between, request.suffix)[0]
-        if hole.kind == "body":
-            name_of_kind = "body"
-        elif hole.extent == "block":
-            name_of_kind = "lines" if request.prefix.endswith("\n") or not request.prefix else "block"
-        else:  # the rest of a line, or a part of it
-            name_of_kind = "line" if not behind or behind[0] in "\r\n" else "span"
-        kind = self.kinds[name_of_kind]
-        head = [
-            *(self.bos, *([self.path, *name] if name else [])),
-            *(self.suf, *suffix[: profile.suffix_tokens]),
-            *([kind] if kind is not None else []),
-            self.pre,
-        ]
-        between = tuple(tuple(encode(text)) for text in request.between)
-        heal_bytes = self.vocabulary.bytes_of(heal)
-        return Prompt((*head, *prefix), between, tuple(suffix[: profile.held_tokens]), heal_bytes, heal, self.delete, self.eom)
 
 
 class Instruct:
@@ -194,10 +129,6 @@ class Instruct:
         between = tuple(tuple(encode(text)) for text in request.between)
         heal_bytes = self.vocabulary.bytes_of(heal)
         return Prompt(tuple(ids), between, tuple(tail), heal_bytes, heal, closing=(self.end_turn, self.eos))
-
-
-Layout = InfillTrained | Instruct
-LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], Layout]] = {"infill-trained": InfillTrained, "instruct": Instruct}
 
 
 def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tuple[list[int], tuple[int, ...]]:

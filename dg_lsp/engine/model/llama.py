@@ -1,9 +1,8 @@
-"""The layers of Llama, Qwen2 and Dream checkpoints, and one pass over them, for inference only.
+"""The layers of Llama, Qwen2 and Dream checkpoints and of a small DiffusionGemma's encoder, and one pass over them.
 
-As in `diffusion.gemma.packed`, the time of a pass over few tokens depends on the number of operations. So
-`weights.llama` joins matrices, and heads are rotated as complex numbers. That needs the rows of queries and keys in
-pairs, so the cached keys have another order than the library's. Each kind of model says what a pass sees. Knows nothing of
-the tokens' meaning.
+The time of a pass over few tokens depends on the number of operations. So `weights.llama` joins matrices, and heads are
+rotated as complex numbers. That needs the rows of queries and keys in pairs, so the cached keys have another order than the
+library's. Each kind of model says what a pass sees. For inference only. Knows nothing of the tokens' meaning.
 
 Shapes: R rows, T tokens of a row, N = R * T, L places of the keys, H hidden, D head dimension, V vocabulary.
 """
@@ -19,7 +18,7 @@ from dg_lsp.engine.model import cores, fit, matmul
 from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.matmul import Quantised, additive, attention_over, with_past
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.weights.llama import ALL, Head, Inputs, Weight, embedded, layer_of, norm_of, rotations
+from dg_lsp.engine.model.weights.llama import ALL, GemmaNorms, Head, Inputs, Weight, embedded, layer_of, norm_of, rotations
 
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
@@ -31,12 +30,15 @@ class Llama:
 
     `weights` has the library's names. `kind` is the kind of the products. Besides the weights, its attributes are what follows
     from them and the sizes, because a pass over few tokens has no time to derive it again. `value_bytes` and `products_dtype`
-    are those of `gemma.Passes`.
+    are those of `gemma.Passes`. A DiffusionGemma's layers have norms of heads and of each part's result, GELU in place of SiLU,
+    and logits that are bounded (`GemmaNorms`).
     """
 
     def __init__(self, sizes: LlamaSizes, weights: Mapping[str, Weight], kind: matmul.Kind) -> None:
         self.sizes, self.kind, self.geometry = sizes, kind, sizes.geometry()
-        self.n_vocabulary, self._groups, self._scaling = sizes.vocabulary, sizes.groups, sizes.head_dim**-0.5
+        self.n_vocabulary, self._groups = sizes.vocabulary, sizes.groups
+        # Where heads are normed, their products need no other scale.
+        self._scaling = 1.0 if sizes.gemma else sizes.head_dim**-0.5
         with torch.no_grad():
             table = weights["model.embed_tokens.weight"]
             if kind in matmul.NARROW and isinstance(table, Tensor):
@@ -47,12 +49,17 @@ class Llama:
             # One layer after another, so that memory holds few of the weights twice.
             self.layers = [layer_of(sizes, weights, index, kind) for index in range(sizes.layers)]
             self._norm = norm_of(weights["model.norm.weight"], sizes)
-            self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
+            self._least, self._least_head = (
+                torch.tensor((sizes.eps * n) ** 0.5, device=self._device) for n in (sizes.hidden, sizes.head_dim)
+            )
         self.kv_dtype = torch.bfloat16 if kind == "int8-weights" else _kv_dtype(table)
         self.value_bytes = self.kv_dtype.itemsize
-        self.products_dtype = "int8" if kind == "int8" else str(self.kv_dtype).removeprefix("torch.")
+        names = {"int8": "int8", "onednn-bf16": "bfloat16"}
+        self.products_dtype = names.get(kind, str(self.kv_dtype).removeprefix("torch."))
         self._in_blocks = self.kv_dtype is torch.bfloat16 and self._device.type == "cpu" and matmul.are_blocks_faster()
-        self._rotations = torch.empty(0)
+        self._tables = list(dict.fromkeys((one.theta, one.turned) for one in sizes.gemma)) or [(sizes.theta, 1.0)]
+        self._table_of = [self._tables.index((one.theta, one.turned)) for one in sizes.gemma] or [0] * sizes.layers
+        self._rotations = [torch.empty(0) for _ in self._tables]
 
     def n_bytes(self) -> int:
         wide: fit.Precision = "float32" if self.kv_dtype is torch.float32 else "bfloat16"
@@ -60,7 +67,8 @@ class Llama:
 
     def logits(self, hidden: Tensor) -> Tensor:
         with torch.no_grad():
-            return self._head.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+            logits = self._head.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+            return logits.div_(fit.SOFTCAP).tanh_().mul_(fit.SOFTCAP) if self.sizes.gemma else logits
 
     def _pass(
         self,
@@ -74,7 +82,9 @@ class Llama:
     ) -> tuple[Tensor, KV]:
         rows, length = ids.shape
         hidden = embedded(self._embedding, ids.reshape(-1))
-        rotation = self._rotation(positions, rows)
+        if self.sizes.gemma:
+            hidden = hidden * self.sizes.hidden**0.5
+        tables = self._rotation(positions, rows)
         in_blocks = self.takes_blocks(length)
         # Blocks add the mask to scores in 32 bits.
         added = additive(mask, self._groups, torch.float32 if in_blocks else self.kv_dtype)
@@ -87,16 +97,22 @@ class Llama:
             # In 16 bits, because rounding these inputs costs more in nats than the rest, and their products are the smallest.
             normed = self._normed(hidden, layer.before_attention, ALL)
             heads = layer.queries_keys_values.times(normed)
-            queries, keys, values = self._split(heads, rotation, rows, length)
+            queries, keys, values = self._split(heads, layer.gemma, tables[self._table_of[index]], rows, length)
             before = past[index] if past else None
             if before is None or not with_room:  # in a room, the copy converts the type
                 keys, values = keys.to(self.kv_dtype), values.to(self.kv_dtype)
             keys, values = with_past(keys, values, before, with_room=with_room)
             mixed = self._attention(queries, keys, values, added, causal=causal, in_blocks=in_blocks)
-            hidden = layer.out.added(hidden, Inputs(mixed))
-            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine)
-            hidden = layer.down.added(hidden, fed)
             kv.append((keys, values))
+            if (gemma := layer.gemma) is None:
+                hidden = layer.out.added(hidden, Inputs(mixed))
+                fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine)
+                hidden = layer.down.added(hidden, fed)
+                continue
+            hidden = hidden + self._normed(layer.out.times(Inputs(mixed)), gemma.after_attention).rows
+            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine, gelu=True)
+            mixed = self._normed(layer.down.times(fed), gemma.after_mlp).rows
+            hidden = (hidden + self._normed(mixed, gemma.after_layer).rows) * gemma.scalar
         return self._normed(hidden, self._norm).rows.view(rows, length, -1), kv
 
     def takes_blocks(self, length: int) -> bool:
@@ -123,9 +139,15 @@ class Llama:
             mixed = torch.cat(parts, 1)
         return mixed.reshape(rows * length, -1).float()
 
-    def _split(self, heads: Tensor, rotation: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _split(
+        self, heads: Tensor, gemma: GemmaNorms | None, rotation: Tensor, rows: int, length: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries [R, T, heads, D] and keys, and values, each [R, kv heads, T, D]."""
         sizes, n_rotated = self.sizes, self.sizes.heads + self.sizes.kv_heads
+        if gemma is not None:
+            split = heads.view(len(heads), -1, sizes.head_dim)
+            lengths = torch.hypot(torch.linalg.vector_norm(split, dim=-1, keepdim=True), self._least_head)
+            heads = (split / lengths).mul_(gemma.heads).view(len(heads), -1)
         shape = (rows, length, -1, sizes.head_dim)
         turning, values = torch.split(heads, [n_rotated * sizes.head_dim, sizes.kv_heads * sizes.head_dim], 1)
         pairs = torch.view_as_complex(turning.view(rows * length, n_rotated, -1, 2)) * rotation
@@ -137,13 +159,14 @@ class Llama:
         lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), self._least)
         return Inputs(hidden * weight, lengths.reciprocal(), fine)
 
-    def _rotation(self, positions: Tensor, rows: int) -> Tensor:
-        """Return the complex rotation of each pair of a head at each position: [R * T, 1, D / 2]."""
-        last = int(positions.max())
-        if len(self._rotations) <= last:
-            self._rotations = rotations(self.sizes, max(1024, 2 * last))[:, None].to(self._device)
-        rotation = self._rotations[positions.reshape(-1)]
-        return rotation.repeat(rows, 1, 1) if len(positions) < rows else rotation
+    def _rotation(self, positions: Tensor, rows: int) -> list[Tensor]:
+        """Return the complex rotation of each pair of a head at each position, by each table: [R * T, 1, D / 2]."""
+        last, places = int(positions.max()), positions.reshape(-1)
+        if len(self._rotations[0]) <= last:
+            n_positions = max(1024, 2 * last)
+            self._rotations = [rotations(self.sizes, n_positions, *table)[:, None].to(self._device) for table in self._tables]
+        rotated = [table[places] for table in self._rotations]
+        return [rotation.repeat(rows, 1, 1) for rotation in rotated] if len(positions) < rows else rotated
 
 
 def _kv_dtype(table: Weight) -> torch.dtype:

@@ -1,1 +1,1 @@
-"""DiffusionGemma's weights and passes: from transformers' classes, or packed for a processor. Knows nothing of requests."""
+"""DiffusionGemma's weights and passes: in transformers' classes. Knows nothing of requests."""

@@ -96,7 +96,7 @@ def logit_bytes(geometry: Geometry) -> int:
     return copies * 4 * geometry.vocabulary
 
 
-SMALL = 20_000_000  # with fewer weights than this, `packed` multiplies in the best format of a CPU
+SMALL = 20_000_000  # with fewer weights than this, a processor keeps them in 32 bits
 WIDENED_UNASKED = 16_000_000_000  # most bytes for weights stored in 16 bits and widened to 32, unless the user asks
 USABLE = 0.97  # share of the free memory, because allocators round up
 CHOSEN = "you selected it"
@@ -224,6 +224,7 @@ _DEFAULTS = {
 _FULL_HEAD_DIM = 512
 
 
+SOFTCAP = 30.0  # of a DiffusionGemma's logits
 LLAMA_TYPES = ("llama", "qwen2", "Dream")  # Dream has the weights of a Qwen2 model, and reads in both directions
 MODEL_TYPES = ("diffusion_gemma", *LLAMA_TYPES)
 _UNFIT = {"Fast_dLLM_Qwen": "a Fast-dLLM v2 model, which writes from left to right and can't read what follows a hole"}
@@ -312,6 +313,11 @@ class Geometry:
         return max(attention, 3 * self.feed_forward) + 3 * self.experts_at_once * self.expert_width
 
 
+LLAMA_NORMS = ("input_layernorm", "post_attention_layernorm")
+GEMMA_NORMS = (
+    *LLAMA_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
+    "post_feedforward_layernorm",
+)  # fmt: skip
 # The projections of a layer by their letters in an adapter's names.
 PROJECTIONS = {
     "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
@@ -320,8 +326,20 @@ PROJECTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
+class GemmaLayer:
+    """What differs between the layers of a DiffusionGemma: the rotation, of a share of each head, and whose values are keys."""
+
+    theta: float
+    turned: float
+    has_values: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LlamaSizes:
-    """The sizes of a Llama or Qwen2 model, and the numbers that its passes need. `biases` are names of projections."""
+    """The sizes of a Llama or Qwen2 model, and the numbers that its passes need. `biases` are names of projections.
+
+    `gemma` has the layers of a DiffusionGemma whose encoder is used as such a model, and is empty for any other.
+    """
 
     vocabulary: int
     hidden: int
@@ -334,6 +352,7 @@ class LlamaSizes:
     theta: float
     tied: bool
     biases: tuple[str, ...] = ()
+    gemma: tuple[GemmaLayer, ...] = ()
 
     @property
     def groups(self) -> int:
@@ -359,16 +378,22 @@ class LlamaSizes:
             "self_attn.o_proj": (hidden, queries), "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
             "mlp.down_proj": (hidden, inner),
         }  # fmt: skip
-        found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocabulary, self.hidden)}
+        model = "model.decoder." if self.gemma else "model."
+        found: dict[str, tuple[int, ...]] = {f"{model}embed_tokens.weight": (self.vocabulary, self.hidden)}
         for index in range(self.layers):
-            start = f"model.layers.{index}."
-            for norm in ("input_layernorm", "post_attention_layernorm"):
+            start = f"{model}layers.{index}."
+            for norm in GEMMA_NORMS if self.gemma else LLAMA_NORMS:
                 found[f"{start}{norm}.weight"] = (self.hidden,)
+            if self.gemma:
+                found[f"{start}self_attn.q_norm.weight"] = found[f"{start}self_attn.k_norm.weight"] = (self.head_dim,)
+                found[f"model.encoder.language_model.layers.{index}.layer_scalar"] = (1,)
             for name, shape in matrices.items():
+                if self.gemma and name == "self_attn.v_proj" and not self.gemma[index].has_values:
+                    continue
                 found[f"{start}{name}.weight"] = shape
                 if name in self.biases:
                     found[f"{start}{name}.bias"] = shape[:1]
-        found["model.norm.weight"] = (self.hidden,)
+        found[f"{model}norm.weight"] = (self.hidden,)
         if not self.tied:
             found["lm_head.weight"] = (self.vocabulary, self.hidden)
         return found
@@ -409,6 +434,42 @@ def llama_sizes(values: Mapping[str, Any]) -> LlamaSizes:
         if values.get(name, value) != value:
             raise GeometryError(f"its {name} is {values[name]!r}, which dg-lsp does not compute")
     return sizes
+
+
+def gemma_sizes(values: Mapping[str, Any]) -> LlamaSizes:
+    """Return the sizes of the encoder that a DiffusionGemma's `config.json` describes, as those of a causal model.
+
+    Raises GeometryError if it is not small and dense: its layers must have heads of one size and see all that is before them.
+    """
+    shape, text = of_config(values), {**_DEFAULTS, **values.get("text_config", values)}
+    number, first = partial(_size, text), shape.attentions[0]
+    if any((one.queries, one.keys, one.head_dim) != (first.queries, first.keys, first.head_dim) for one in shape.attentions):
+        raise GeometryError("its layers have heads of several sizes, so its encoder is no causal model for dg-lsp")
+    # Each of these changes what a pass computes.
+    expected = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "final_logit_softcapping": SOFTCAP}
+    for name, value in expected.items():
+        if text.get(name, value) != value:
+            raise GeometryError(f"its {name} is {text[name]!r}, which dg-lsp does not compute")
+    if number("sliding_window") < number("max_position_embeddings"):
+        raise GeometryError("its window is shorter than a text may be, so its encoder is no causal model for dg-lsp")
+    ropes, layers = text.get("rope_parameters") or {}, list[GemmaLayer]()
+    for one in shape.attentions:
+        rope = ropes.get(SLIDING if one.has_values else FULL) or {}
+        theta, turned = rope.get("rope_theta"), rope.get("partial_rotary_factor", 1.0)
+        layers.append(GemmaLayer(_positive(theta, "rope_theta"), _positive(turned, "partial_rotary_factor"), one.has_values))
+    return LlamaSizes(
+        shape.vocabulary,
+        shape.hidden,
+        shape.feed_forward,
+        layers=len(layers),
+        heads=first.queries // first.head_dim,
+        kv_heads=first.keys // first.head_dim,
+        head_dim=first.head_dim,
+        eps=_positive(text.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
+        theta=layers[0].theta,
+        tied=True,
+        gemma=tuple(layers),
+    )
 
 
 def _size(values: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1) -> int:

@@ -34,8 +34,13 @@ from dg_lsp.engine.model.weights.fetch import Meter
 FORMAT_KEY, FORMAT = "dg_lsp_quantisation", "int8-rows"
 SCALE = "_scale"
 MAX_MAPPED = 64 << 20  # bytes read from one mapping of a file
-# Older checkpoints store the rotary frequencies, and some store a tied head.
-_UNUSED = re.compile(r".+\.rotary_emb\.inv_freq|lm_head\.weight")
+# Older checkpoints store the rotary frequencies, and some store a tied head. A DiffusionGemma has a decoder and images too, and
+# an expert branch that a small one does not use.
+_UNUSED = re.compile(
+    r".+\.rotary_emb\.inv_freq|lm_head\.weight"
+    r"|model\.decoder\.(self_conditioning\.|layers\.\d+\.(layer_scalar|router|experts|pre_feedforward_layernorm_2)\b).*"
+    r"|model\.encoder\.(embed_vision|vision_tower)\..*"
+)
 
 Weight = Tensor | Quantised
 
@@ -63,7 +68,12 @@ def check(folder: Path, sizes: LlamaSizes, *, in_int8: bool) -> dict[str, Stored
         expected = ("I8",) if in_int8 and len(shape) == 2 else ("F32",) if name.endswith(SCALE) else tuple(WIDE)
         if one.dtype not in expected:
             raise CheckpointError(f"{name} in {folder} is stored as {one.dtype}, not as {' or '.join(expected)}")
-    return {name: stored[name] for name in shapes}
+    return {llama_name(name): stored[name] for name in shapes}
+
+
+def llama_name(name: str) -> str:
+    """Return the name that a weight has in a Llama model. A DiffusionGemma's encoder shares most of the decoder's."""
+    return name.replace("model.decoder.", "model.").replace("model.encoder.language_model.", "model.")
 
 
 class Weights(Mapping[str, Weight]):
@@ -276,22 +286,23 @@ class Linear:
         """Return the hidden states [N, O] plus the products of inputs [N, I]."""
         return self.matrix.times(inputs, hidden if self.bias is None else hidden + self.bias)
 
-    def feed(self, inputs: Inputs, fine: slice | None) -> Inputs:
-        """Return SiLU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
+    def feed(self, inputs: Inputs, fine: slice | None, *, gelu: bool = False) -> Inputs:
+        """Return SiLU or GELU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
         result, factors = self.matrix.unscaled(inputs) if self.bias is None else (self.times(inputs), None)
         if factors is None or result.shape[0] <= BLOCK:
-            return _gated(result, factors, fine)
+            return _gated(result, factors, fine, gelu=gelu)
         blocks = []
         for start in range(0, result.shape[0], BLOCK):
             own = None if fine is None else slice(-start % fine.step, None, fine.step)
-            blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own))
+            blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own, gelu=gelu))
         return JoinedInputs(blocks, fine)
 
 
-def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None) -> Inputs:
+def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None, *, gelu: bool) -> Inputs:
     gate, up = gate_up.chunk(2, dim=1)
     # The factor of `up` remains one of the result.
-    gated = F.silu(gate) if factors is None else F.silu(gate * factors, inplace=True)
+    gate = gate if factors is None else gate * factors
+    gated = F.gelu(gate, approximate="tanh") if gelu else F.silu(gate, inplace=factors is not None)
     return Inputs(gated.mul_(up), factors, fine)
 
 
@@ -303,6 +314,18 @@ class Layer:
     before_mlp: Tensor
     gate_up: Linear  # [2 * F, H]
     down: Linear  # [H, F]
+    gemma: GemmaNorms | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GemmaNorms:
+    """What a layer of a DiffusionGemma has besides: norms, and the factor of its output."""
+
+    heads: Tensor  # [heads + 2 * kv heads, D]
+    after_attention: Tensor
+    after_mlp: Tensor
+    after_layer: Tensor
+    scalar: float
 
 
 def embedded(table: Weight, ids: Tensor) -> Tensor:
@@ -346,29 +369,59 @@ def layer_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int, kind:
             whole, bias = _rows(whole, order), None if bias is None else bias[order]
         return Linear(matrix(whole, kind), bias)
 
-    before_attention = norm_of(weights[f"{start}input_layernorm.weight"], sizes)
-    before_mlp = norm_of(weights[f"{start}post_attention_layernorm.weight"], sizes)
+    def norm(name: str) -> Tensor:
+        return norm_of(weights[f"{start}{name}.weight"], sizes)
+
+    values = "self_attn.v_proj" if not sizes.gemma or sizes.gemma[index].has_values else "self_attn.k_proj"
     return Layer(
-        before_attention,
-        linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", order=_in_pairs(sizes)),
+        norm("input_layernorm"),
+        linear("self_attn.q_proj", "self_attn.k_proj", values, order=_in_pairs(sizes)),
         linear("self_attn.o_proj"),
-        before_mlp,
+        norm("pre_feedforward_layernorm" if sizes.gemma else "post_attention_layernorm"),
         linear("mlp.gate_proj", "mlp.up_proj"),
         linear("mlp.down_proj"),
+        _gemma_norms(sizes, weights, start) if sizes.gemma else None,
+    )
+
+
+def _gemma_norms(sizes: LlamaSizes, weights: Mapping[str, Weight], start: str) -> GemmaNorms:
+    """Return the other norms of a layer; raise CheckpointError unless a norm of zero weight disables its expert branch."""
+
+    def norm(name: str) -> Tensor:
+        return norm_of(weights[f"{start}{name}.weight"], sizes)
+
+    if bool(norm("post_feedforward_layernorm_2").any()):
+        raise CheckpointError("the model's layers have experts, so its encoder is no causal model for dg-lsp")
+    pairs = _pairs(sizes)
+    heads = [
+        _wide(weights[f"{start}self_attn.q_norm.weight"])[pairs].expand(sizes.heads, -1),
+        _wide(weights[f"{start}self_attn.k_norm.weight"])[pairs].expand(sizes.kv_heads, -1),
+    ]
+    values = torch.ones(sizes.kv_heads, sizes.head_dim, device=heads[0].device)
+    return GemmaNorms(
+        torch.cat([*heads, values]) * math.sqrt(sizes.head_dim),
+        norm("post_attention_layernorm"),
+        norm("post_feedforward_layernorm_1"),
+        norm("post_feedforward_layernorm"),
+        float(_wide(weights[f"{start}layer_scalar"])),
     )
 
 
 def _in_pairs(sizes: LlamaSizes) -> Tensor:
     """Return the order of the rows of queries, keys and values: the two halves of each rotated pair are side by side."""
-    pairs = torch.arange(sizes.head_dim).view(2, -1).t().reshape(-1)
     n_rotated, n_values = ((sizes.heads + sizes.kv_heads) * sizes.head_dim), sizes.kv_heads * sizes.head_dim
-    rotated = torch.arange(0, n_rotated, sizes.head_dim)[:, None] + pairs
+    rotated = torch.arange(0, n_rotated, sizes.head_dim)[:, None] + _pairs(sizes)
     return torch.cat([rotated.reshape(-1), torch.arange(n_rotated, n_rotated + n_values)])
 
 
-def rotations(sizes: LlamaSizes, n_positions: int) -> Tensor:
-    """Return the complex rotation [P, D / 2] of each pair of a head at each position."""
-    frequencies = 1.0 / sizes.theta ** (torch.arange(0, sizes.head_dim, 2, dtype=torch.float) / sizes.head_dim)
+def _pairs(sizes: LlamaSizes) -> Tensor:
+    return torch.arange(sizes.head_dim).view(2, -1).t().reshape(-1)
+
+
+def rotations(sizes: LlamaSizes, n_positions: int, theta: float = 0.0, turned: float = 1.0) -> Tensor:
+    """Return the complex rotation [P, D / 2] of each pair of a head at each position; only the share `turned` of them turns."""
+    frequencies = 1.0 / (theta or sizes.theta) ** (torch.arange(0, sizes.head_dim, 2, dtype=torch.float) / sizes.head_dim)
+    frequencies[int(turned * sizes.head_dim // 2) :] = 0.0
     angles = torch.arange(n_positions, dtype=torch.float)[:, None] * frequencies
     return torch.complex(angles.cos(), angles.sin())
 
