@@ -1,0 +1,228 @@
+"""What a model offers as the next edit, at places between the edits of real commits.
+
+    python benchmarks/next_edits.py ask MIRROR MODEL ANSWERS.jsonl [N_EACH] [SECONDS]
+    python benchmarks/next_edits.py table ANSWERS.jsonl
+
+`ask` takes N_EACH commits of each set-aside repository (`edit_sessions.py`) in the folder MIRROR, and writes each answer of the
+model, a folder or a pulled one. It continues a file that is there, and stops after SECONDS. The window's own tokens predict
+the answer, so one that changes nothing takes one pass.
+
+`table`: an offer is the hunk of an answer that is nearest to the cursor. It is right if it makes hunks of the commit in the
+window, one or several beside each other; white space within a line does not count. A threshold on the answer's log-probability
+says what is shown. Intervals (.95) are by commit. Last, thresholds fitted on half of the repositories, measured on the others.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import edit_sessions
+from dg_lsp.core import edits
+from dg_lsp.core.edits import Window
+
+SEED = 3
+LEAST_RIGHT, LEAST_COVERED, LEAST_QUIET = 0.70, 0.12, 0.97
+SHARES = (0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+_TOKEN = re.compile(r"\w+|[^\w\s]|\n[ \t]*")
+_PREDICTED = 16  # tokens that are predicted at a time, after the first difference
+
+Answer = dict[str, Any]
+
+
+class Model:
+    """Greedy answers in the engine's own passes."""
+
+    def __init__(self, name: str) -> None:
+        from dg_lsp.engine.backends.local import load_model
+
+        loaded = load_model(name, threads=1, device="cpu")
+        self.vocabulary, self.passes = loaded.vocabulary, loaded.passes
+        self.separator = self.vocabulary.tokenizer.token_to_id(edits.SEPARATOR)
+        self.ends = {self.separator, *map(self.vocabulary.tokenizer.token_to_id, ("<|endoftext|>", "<|im_end|>"))}
+
+    def ids(self, text: str) -> list[int]:
+        """Return the tokens of a text, in which separators are tokens of their own."""
+        pieces = [self.vocabulary.encode(piece) if piece else [] for piece in text.split(edits.SEPARATOR)]
+        return [token for i, piece in enumerate(pieces) for token in ([self.separator] if i else []) + piece]
+
+    def read(self, text: str) -> tuple[Any, int]:
+        """Return the keys and values of a text, and its number of tokens."""
+        ids = self.ids(text)
+        return self._pass(ids, None)[1], len(ids)
+
+    def answer(self, head: str, window: str, kv: Any, n_read: int) -> tuple[str | None, float, int]:
+        """Return the written window, its log-probability, and the passes; None where it does not end."""
+        from dg_lsp.engine.model.prefix_cache import crop
+
+        copy = [*self.vocabulary.encode(window.strip("\n") + "\n"), self.separator]
+        row = self.ids(head)
+        scores, kv = self._pass(row + copy[:-1], kv, len(copy))
+        n, out, total, n_passes, predicted = n_read + len(row) - 1, [], 0.0, 1, copy
+        while True:
+            for score, guess in zip(scores, [*predicted[: len(scores) - 1], None], strict=True):
+                token = int(score.argmax())
+                out.append(token)
+                total += float(score[token])
+                if token in self.ends or token != guess:
+                    break
+            if out[-1] in self.ends:
+                return self.vocabulary.decode(out[:-1]).replace(edits.CURSOR, ""), total, n_passes
+            if len(out) > 60 + 2 * len(copy):
+                return None, total, n_passes
+            predicted = _predicted(out, copy)
+            kv = crop(kv, n + len(out))
+            scores, kv = self._pass([out[-1], *predicted], kv, len(predicted) + 1)
+            n_passes += 1
+
+    def _pass(self, row: list[int], kv: Any, n_scores: int = 1) -> tuple[Any, Any]:
+        import torch
+
+        hidden, kv = self.passes.encode(torch.tensor([row]), kv)
+        return torch.log_softmax(self.passes.logits(hidden[:, -n_scores:])[0].float(), -1), kv
+
+
+def _predicted(out: list[int], copy: list[int]) -> list[int]:
+    """Return what follows the last tokens in the window, at the place nearest to where the answer is."""
+    for n in (3, 2, 1):
+        ends = [i + n for i in range(len(copy) - n + 1) if copy[i : i + n] == out[-n:]]
+        if ends:
+            at = min(ends, key=lambda i: abs(i - len(out)))
+            return copy[at : at + _PREDICTED]
+    return []
+
+
+def ask(folder: Path, name: str, file: Path, n_each: int, seconds: float) -> None:
+    """Write the model's answer at each place, one commit after another in an order that mixes the repositories."""
+    rows = list(edit_sessions.rows(folder, n_each, SEED, lambda text: print(text, flush=True)))
+    random.Random(SEED).shuffle(rows)
+    done = {json.loads(line)["commit"] for line in file.read_text().splitlines()} if file.exists() else set()
+    model, began = Model(name), time.monotonic()
+    for row in rows:
+        if row.commit in done or time.monotonic() - began > seconds:
+            continue
+        kv, n_read = model.read(row.shared + "\n")
+        answers = []
+        for place in row.places:
+            head = edits.window_prompt(row.path, row.edits, place.window)
+            text, logp, n_passes = model.answer(head, place.window.text, kv, n_read)
+            written = {"logp": round(logp, 3), "passes": n_passes, "tokens": n_read, "answer": text}
+            window = {"window": place.window.text, "goal": place.goal}
+            answers.append(_facts(row, place) | written | judged(place, text) | window)
+        with file.open("a") as opened:
+            opened.writelines(json.dumps(answer) + "\n" for answer in answers)
+
+
+def _facts(row: edit_sessions.Row, place: edit_sessions.Place) -> Answer:
+    where = {"repository": row.repository, "commit": row.commit, "kind": place.kind}
+    return where | {"known": place.known, "echo": place.echo, "quiet": place.is_quiet}
+
+
+def judged(place: edit_sessions.Place, text: str | None) -> dict[str, bool]:
+    """Return whether the answer offers a hunk, whether that is right, and whether the whole window is."""
+    old = place.window.text
+    hunks = edits.hunks(Window(0, old, place.window.cursor), text) if text is not None else []
+    hunks = [hunk for hunk in hunks if _tokens(old[hunk.start : hunk.end]) != _tokens(hunk.text)]
+    if not hunks:
+        return {"offers": False, "right": False, "whole": False}
+    offered = _tokens(old[: hunks[0].start] + hunks[0].text + old[hunks[0].end :])
+    whole = _tokens((text or "").strip("\n")) == _tokens(place.goal.strip("\n"))
+    return {"offers": True, "right": any(offered == _tokens(want) for want in place.wants), "whole": whole}
+
+
+def _tokens(text: str) -> list[str]:
+    return _TOKEN.findall("\n" + text)
+
+
+def figures(answers: Sequence[Answer], threshold: float, kind: str = "there") -> dict[str, float]:
+    """Return what is shown at a threshold: the shares of right offers, of hunks that they cover, and of quiet places."""
+    shown = [each for each in answers if each["offers"] and each["logp"] >= threshold]
+    hunks = [each for each in answers if each["kind"] == kind and not each["quiet"]]
+    at_hunks = [each for each in shown if each["kind"] == kind and not each["quiet"]]
+    n_right, n_quiet = sum(each["right"] for each in at_hunks), sum(each["quiet"] for each in answers)
+    quiet = 1 - sum(each["quiet"] for each in shown) / n_quiet if n_quiet else 1.0
+    precision = n_right / len(at_hunks) if at_hunks else 0.0
+    covered = n_right / max(1, len(hunks))
+    return {"shown": len(at_hunks), "right": n_right, "precision": precision, "covered": covered, "quiet": quiet}
+
+
+def interval(answers: Sequence[Answer], figure: Callable[[Sequence[Answer]], float]) -> str:
+    """Return the .95 interval of a figure over draws of commits."""
+    commits = defaultdict(list)
+    for each in answers:
+        commits[each["commit"]].append(each)
+    draw, names = random.Random(0), list(commits)
+    draws = (draw.choices(names, k=len(names)) for _ in range(300))
+    values = sorted(figure([each for name in names_ for each in commits[name]]) for names_ in draws)
+    return f"{values[7]:.2f}–{values[-8]:.2f}"
+
+
+def fitted(answers: Sequence[Answer]) -> float:
+    """Return the lowest threshold at which enough offers are right and enough places stay quiet; 1 if there is none."""
+    for threshold in sorted(each["logp"] for each in answers if each["offers"]):
+        found = figures(answers, threshold)
+        if found["precision"] >= LEAST_RIGHT and found["quiet"] >= LEAST_QUIET and found["shown"] >= 5:
+            return threshold
+    return 1.0
+
+
+def _line(answers: Sequence[Answer], threshold: float) -> str:
+    found = figures(answers, threshold)
+    shares = [
+        f"{found[key]:.2f} ({interval(answers, lambda some, key=key: figures(some, threshold)[key])})"
+        for key in ("precision", "covered", "quiet")
+    ]
+    return f"| {threshold:.1f} | {found['shown']} | {found['right']} | {' | '.join(shares)} |"
+
+
+def table(file: Path) -> None:
+    """Print the curve, the fitted thresholds on the other repositories, and the kinds of places."""
+    answers = [json.loads(line) for line in file.read_text().splitlines()]
+    hunks = [each for each in answers if each["kind"] == "there" and not each["quiet"]]
+    n_quiet = sum(each["quiet"] for each in answers)
+    print(f"{len(hunks)} hunks, {n_quiet} quiet places, {len({each['commit'] for each in answers})} commits")
+    print("| threshold | shown | right | precision | covered | quiet |\n| ---: | ---: | ---: | ---: | ---: | ---: |")
+    scores = sorted((each["logp"] for each in hunks if each["offers"]), reverse=True)
+    for n in dict.fromkeys(min(len(scores), max(1, int(share * len(hunks)))) for share in SHARES if scores):
+        threshold = scores[n - 1]
+        print(_line(answers, threshold))
+    names = sorted({each["repository"] for each in answers})
+    for half in (0, 1):
+        ours = [each for each in answers if names.index(each["repository"]) % 2 == half]
+        others = [each for each in answers if names.index(each["repository"]) % 2 != half]
+        print("fitted on the other half:", _line(others, fitted(ours)))
+    for key in ("kind", "known", "echo"):
+        for value in sorted({each[key] for each in answers}, key=str):
+            some = [each for each in answers if each[key] == value]
+            changes = [each for each in some if not each["quiet"]]
+            counts = sum(each["offers"] for each in changes), sum(each["right"] for each in changes)
+            n_wrong = sum(each["offers"] for each in some if each["quiet"])
+            print(
+                f"{key} {value}: {len(changes)} hunks, {counts[0]} offers, {counts[1]} right; {n_wrong} offers at quiet places"
+            )
+    print(f"passes {sum(each['passes'] for each in answers) / len(answers):.1f}")
+
+
+def main() -> None:
+    """Run one of the two commands."""
+    command, *values = sys.argv[1:] or ["--help"]
+    if command == "ask" and 3 <= len(values) <= 5:
+        folder, name, file, n_each, seconds = [*values, *("30", "1e9")[len(values) - 3 :]]
+        ask(Path(folder), name, Path(file), int(n_each), float(seconds))
+    elif command == "table" and len(values) == 1:
+        table(Path(values[0]))
+    else:
+        print(__doc__)
+
+
+if __name__ == "__main__":
+    main()
