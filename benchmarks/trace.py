@@ -184,8 +184,7 @@ def serve(work: Callable[[], None]) -> None:
             os.kill(os.getpid(), 15)
 
     # The front ends' processes don't log this. In the engine's process it would be formatted for the engine's log.
-    for name in ("httpx", "pygls"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("pygls").setLevel(logging.WARNING)
     threading.Thread(target=working, daemon=True).start()
     daemon.run(daemon.Options(options.engine_id, options.settings))
     if errors:

@@ -203,7 +203,7 @@ def running_engines() -> Finding:
     try:
         reports = [each for each in map(inspect_engine, discovery.all_engine_files()) if each.state is not None]
         lines = [line_of(each) for each in reports]
-        problems = [silence(each.state.pid) for each in reports if each.state and each.info is None]
+        problems = [silence(each.state) for each in reports if each.state and each.info is None]
         infos = [each.info for each in reports if each.info is not None]
         errors = [info.text("message", "") for info in infos if info.text("state", "") == "failed"]
     except DiscoveryError as error:

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import typer
 
 from dg_lsp.cli import progress
@@ -36,8 +35,8 @@ from dg_lsp.wire.discovery import (
     EngineReport,
     EngineSettings,
     State,
+    call,
     inspect_engine,
-    request,
 )
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
@@ -135,8 +134,8 @@ def start(
     report = inspect_engine(discovery.engine_files(engine_id))
     if report.state is None:
         _fail("the engine has ended again; see: dg-lsp engine logs")
-    with contextlib.suppress(httpx.HTTPError, OSError):  # it has ended meanwhile
-        request(report.state, "POST", "/v1/settings", asdict(settings))
+    with contextlib.suppress(OSError, WireError):  # it has ended meanwhile
+        call(report.state, "settings", asdict(settings))
     summary = f"The engine for {engine_id.model} is ready (process {report.state.pid})."
     url = report.info.text("url", "") if report.info else ""
     if port >= 0 and not url:
@@ -158,7 +157,7 @@ def stop(
     all_files = discovery.all_engine_files() if everything else (discovery.engine_files(engine_id),)
     reports = [inspect_engine(files) for files in all_files]
     running = [each for each in reports if each.info is not None and each.state is not None]
-    silent = [each.state.pid for each in reports if each.info is None and each.state is not None]
+    silent = [each.state for each in reports if each.info is None and each.state is not None]
     if not running and not silent:
         typer.echo(visible_line(_others(engine_id)))
     for report in running:
@@ -233,7 +232,7 @@ def token(
         start_command = shlex.join(("dg-lsp", "engine", "start", "--model", engine_id.model, "--port", "0"))
         _fail(f"no engine for {engine_id.model} is running; start one with: {start_command}")
     if report.info is None:
-        _fail(silence(report.state.pid))
+        _fail(silence(report.state))
     typer.echo(report.state.token)
 
 
@@ -382,8 +381,8 @@ def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
     """End an engine; return which clients and requests it waits for, "" once it has ended, None if it takes too long."""
     n_clients = n_requests = 0
     # An engine that does not answer may have ended meanwhile. If not, its lock is still held.
-    with contextlib.suppress(httpx.HTTPError, OSError, WireError):
-        answer = request(state, "POST", "/v1/shutdown", {"when": "now" if now else "idle"})
+    with contextlib.suppress(OSError, WireError):
+        answer = call(state, "shutdown", {"when": "now" if now else "idle"})
         n_clients, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
     if not now and (n_clients or n_requests):
         return f"{counted(n_clients, 'client')} and {counted(n_requests, 'request')}"
@@ -424,7 +423,7 @@ def line_of(report: EngineReport, model: str = "") -> str:
     """Return the line that `status` and `dg-lsp doctor` print; `model` is the name to show if no engine runs."""
     if report.info is None or report.state is None:
         name = model or report.files.name
-        return f"{name}: {silence(report.state.pid)}" if report.state else f"{name}: no engine is running"
+        return f"{name}: {silence(report.state)}" if report.state else f"{name}: no engine is running"
     info = report.info
     message = f" ({info.text('message', '')})" if info.text("message", "") else ""
     rss_bytes = info.inner("memory").integer("rss_bytes", 0)
@@ -444,6 +443,10 @@ def other_version(state: State) -> str:
     return f"It is from dg-lsp {state.version}, this is dg-lsp {own_build}; the next request replaces it if no client uses it."
 
 
-def silence(pid: object) -> str:
+def silence(state: State) -> str:
     """Return the sentence about an engine that does not respond."""
-    return f"process {pid} does not respond; end it with: kill -9 {pid}"
+    if state.version != (own_build := discovery.current_build()):
+        return (
+            f"process {state.pid} is from dg-lsp {state.version} and does not answer {own_build}; end it with: kill {state.pid}"
+        )
+    return f"process {state.pid} does not respond; end it with: kill -9 {state.pid}"

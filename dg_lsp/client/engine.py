@@ -1,7 +1,6 @@
 """The client of the resident engine: connects to it, starts it if needed, and restarts it after a crash, as `life` decides.
 
-The model runs in the engine's process, so nothing here imports torch. `link` imports httpx, so it is imported at the first
-connection: editors wait for their server.
+The model runs in the engine's process, so nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dg_lsp.client import link as links
 from dg_lsp.client.life import Life, State
+from dg_lsp.client.link import Link, OnDone, OnDraft
 from dg_lsp.client.port import Engine, EngineBusyError, EngineError, LinkLostError, SilentError, shown
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.wire import discovery, model_names
@@ -24,9 +25,6 @@ from dg_lsp.wire.config import NO_PASSWORD, Config
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
 from dg_lsp.wire.visible import with_log
-
-if TYPE_CHECKING:
-    from dg_lsp.client.link import Link, OnDone, OnDraft
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +72,8 @@ def connect_options(
     )
 
 
-OnLink = Callable[["Link"], None]
-Connector = Callable[[ConnectOptions, str, OnLink], Awaitable["Link | None"]]
+OnLink = Callable[[Link], None]
+Connector = Callable[[ConnectOptions, str, OnLink], Awaitable[Link | None]]
 """Returns a link to an engine, which reports each new status; None when the started process has ended.
 
 The text is the client's build. The model may not be loaded yet. Raises EngineError when no engine can be reached or started,
@@ -113,8 +111,6 @@ async def _reach(files: EngineFiles, options: ConnectOptions, own_version: str, 
 
     An engine of another build is replaced unless it is in use.
     """
-    from dg_lsp.client import link as links
-
     state = discovery.read_state(files)
     if state is None:
         return None
@@ -268,7 +264,7 @@ class EngineClient:
         """Return the engine's description of itself; raise EngineError when it can't be reached."""
         link = await self._linked()
         try:
-            return (await link.info()).values
+            return (await link.call("info")).values
         except LinkLostError as error:
             raise EngineError(str(error)) from error
 
@@ -475,8 +471,6 @@ class EngineClient:
 
     def _end_silent(self, state: discovery.State) -> None:
         """Kill an engine that missed its pings, so that a new one can start."""
-        from dg_lsp.client import link as links
-
         why = f"the engine does not respond (process {state.pid})"
         if links.kill(state):
             life = self._life.ended(self._clock())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
-import importlib
 import logging
 import secrets
 import time
@@ -199,9 +198,6 @@ class DgLanguageServer(LanguageServer):
         """Ask the client for its settings and connect to the engine."""
         self._show_problems()
         await self.pull_settings()
-        with contextlib.suppress(Exception):  # a connection reports it
-            # An editor would wait a tenth of a second for it.
-            await asyncio.to_thread(importlib.import_module, "dg_lsp.client.link")
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=SECTION)
             registration = lsp.Registration("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)

@@ -30,9 +30,9 @@ import msgspec
 from msgspec import Meta
 
 from dg_lsp import __version__
-from dg_lsp.wire import model_names, programs
+from dg_lsp.wire import model_names, programs, stream
 from dg_lsp.wire.files import replace
-from dg_lsp.wire.messages import PROTOCOL, Fields, WireError, parse
+from dg_lsp.wire.messages import PROTOCOL, Fields, WireError
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED, Option
 from dg_lsp.wire.visible import visible_line
 
@@ -225,13 +225,13 @@ def _try_lock(handle: int) -> bool:
 MAX_STATE_BYTES = 64 * 1024
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-_ADDRESS = re.compile(r"/[^\0]+|127\.0\.0\.1:[0-9]{1,5}")
+_ADDRESS = re.compile(r"/[^\0]+")
 _TOKEN = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a running engine publishes about itself. `address` is a socket's path, or `127.0.0.1:port`.
+    """What a running engine publishes about itself. `address` is its socket's path.
 
     `version` is its build (`current_build`).
     """
@@ -241,11 +241,6 @@ class State:
     token: str = field(repr=False)
     version: str
     engine_id: EngineId = field(default_factory=EngineId)
-
-    @property
-    def url(self) -> str:
-        """The base of the URLs of requests. A request to a socket ignores the host."""
-        return f"http://{'localhost' if self.address.startswith('/') else self.address}"
 
 
 def is_token(text: str) -> bool:
@@ -285,9 +280,10 @@ def write_state(files: EngineFiles, state: State) -> None:
 
 
 def check_owner(address: str) -> None:
-    """Raise DiscoveryError if a socket belongs to another user, whose process would then read the user's code."""
-    if not address.startswith("/"):
-        return
+    """Raise DiscoveryError if a socket belongs to another user, whose process would then read the user's code.
+
+    Raises OSError if there is no socket.
+    """
     status = Path(address).lstat()
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.getuid():
         raise DiscoveryError(f"{address} belongs to another user; dg-lsp does not connect to it")
@@ -423,30 +419,20 @@ def inspect_engine(files: EngineFiles) -> EngineReport:
 
     Raises DiscoveryError if its socket or its state file belongs to another user.
     """
-    import httpx  # imported here, so that front ends start fast
-
     state = read_state(files)
     if state is None:
         return EngineReport(files, None, None)
     try:
-        return EngineReport(files, state, request(state, "GET", "/v1/info"))
-    except (httpx.HTTPError, OSError, WireError):
+        return EngineReport(files, state, call(state, "info"))
+    except (OSError, WireError):
         # The state of a killed engine may name a process id that another process has now.
         return EngineReport(files, state if is_held(files.lock) else None, None)
 
 
-def request(state: State, method: str, path: str, body: dict[str, object] | None = None) -> Fields:
-    """Return an engine's answer; raise httpx.HTTPError, OSError, DiscoveryError or WireError if the request fails."""
-    import httpx
-
-    from dg_lsp.wire import network
-
+def call(state: State, name: str, fields: dict[str, Any] | None = None) -> Fields:
+    """Return an engine's reply to a call of `wire.stream`; raise OSError, DiscoveryError or WireError if there is none."""
     check_owner(state.address)
-    transport = network.to_engine(httpx.HTTPTransport, state.address)
-    with httpx.Client(transport=transport, base_url=state.url, timeout=10, trust_env=False) as http:
-        answer = http.request(method, path, json=body, headers={"Authorization": f"Bearer {state.token}"})
-        answer.raise_for_status()
-        return parse(answer.content)
+    return stream.call(state.address, state.token, name, fields)
 
 
 # --- The build of this installation: its version, and a hash of the files that an engine runs. Two installations of one version

@@ -31,7 +31,7 @@ from dg_lsp.core.values import (
     Texts,
 )
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The version of these messages. It is part of an engine's name, so a client never meets an engine of another version."""
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -257,7 +257,14 @@ class Bye:
     message: str = ""
 
 
-Event = Accepted | Draft | Candidate | Done | Problem | Status | Bye
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The fields that answer a call."""
+
+    values: Mapping[str, Any]
+
+
+Event = Accepted | Draft | Candidate | Done | Problem | Status | Bye | Reply
 """What the engine sends on a stream. Candidates are sent best first."""
 
 
@@ -284,6 +291,8 @@ def encode_event(event: Event) -> tuple[str, dict[str, Any]]:
             return "candidate", _finite({**asdict(event), **stated(event.confidence), "alone": alone})
         case Problem():
             return "error", encode_problem(event)
+        case Reply(values):
+            return "reply", _finite(dict(values))
     return _NAMES[type(event)], _finite(asdict(event))
 
 
@@ -297,6 +306,8 @@ def decode_event(name: str, fields: Fields) -> Event:
         return Candidate(**same, confidence=sent.read(), alone=alone if len(alone) == len(sent.texts) else ())
     if name == "error":
         return decode_problem(fields)
+    if name == "reply":
+        return Reply(fields.values)
     if name not in _EVENTS:
         raise WireError(f"there is no event {name!r}")
     return _converted(fields.values, _EVENTS[name])

@@ -1,7 +1,7 @@
 """What the environment says about connections: certificates, proxies, and the hosts that need no proxy.
 
 httpx reads the same variables, but its errors name none of them, and it refuses entries of NO_PROXY that curl and git accept.
-So no client of ours lets httpx read them. A connection to our own engine uses neither certificates nor proxies.
+So no client of ours lets httpx read them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -28,8 +26,6 @@ CERTIFICATES, CERTIFICATE_FOLDERS, KEY_LOG = "SSL_CERT_FILE", "SSL_CERT_DIR", "S
 _SEPARATORS = re.compile(r"[\s,]+")
 _WITH_PORT = re.compile(r"(\[.*\]|[^:]*):(\d+)")
 
-AnyTransport = TypeVar("AnyTransport", httpx.HTTPTransport, httpx.AsyncHTTPTransport)
-
 
 class NetworkError(Exception):
     """A variable of the environment can't be used; the message is a sentence that names it."""
@@ -42,11 +38,6 @@ class Route:
     tls: ssl.SSLContext
     proxy: httpx.Proxy | None = None
     variable: str = ""
-
-
-def to_engine(make: Callable[..., AnyTransport], address: str, **options: object) -> AnyTransport:
-    """Return the transport to our own engine, made by the class `make`. `address` is its socket's path, or HOST:PORT."""
-    return make(uds=address if address.startswith("/") else None, verify=NO_TLS, trust_env=False, **options)
 
 
 def route_to(url: httpx.URL) -> Route:

@@ -6,23 +6,24 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from typer.testing import CliRunner, Result
 
 from dg_lsp.cli import doctor
 from dg_lsp.cli import main as cli
 from dg_lsp.cli.doctor import Finding, Trial
-from dg_lsp.wire import discovery
+from dg_lsp.wire import discovery, stream
 from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command
-from tests.engine.backends_kit import serving
+from dg_lsp.wire.stream import Message
 from tests.engine.engine_kit import running
+from tests.patience import PATIENCE_S
 
 
 def test_a_missing_package_is_named_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,24 +169,36 @@ def test_engines_that_run_are_reported_with_their_clients(engines: Path) -> None
 
 
 @contextlib.contextmanager
-def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
-    """A server in place of the default engine, which answers with this description of itself."""
+def an_engine_that_says(line: bytes) -> Iterator[None]:
+    """A socket in place of the default engine, which answers with this line."""
+    files = discovery.engine_files(EngineId())
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(discovery.socket_path(files)))
+        listener.listen()
 
-    async def answer(_request: Request) -> Response:
-        return JSONResponse(info)
+        def answer() -> None:
+            caller, _ = listener.accept()
+            with caller:
+                caller.recv(4096)
+                caller.sendall(line + b"\n")
 
-    with serving({"GET /v1/info": answer}) as url:
-        files = discovery.engine_files(EngineId())
-        discovery.write_state(files, State(os.getpid(), url.removeprefix("http://"), "token", "9.9"))
+        thread = threading.Thread(target=answer)
+        thread.start()
+        discovery.write_state(files, State(os.getpid(), listener.getsockname(), "token", "9.9"))
         try:
             yield
         finally:
             files.state.unlink()  # otherwise this process would be killed as a left-over engine
+            thread.join(PATIENCE_S)
+
+
+def reply(info: dict[str, object]) -> bytes:
+    return stream.encode(Message("reply", info, 1)).strip()
 
 
 @pytest.mark.parametrize("info", [{"memory": 3}, {"leases": "x"}, {"state": "failed", "message": 3}])
 def test_an_engine_with_a_malformed_answer_is_reported(engines: Path, info: dict[str, object]) -> None:
-    with an_engine_that_says(info):
+    with an_engine_that_says(reply(info)):
         finding = doctor.running_engines()
     assert finding.state == "an answer can't be parsed"
     assert "must be" in finding.advice
@@ -193,7 +206,7 @@ def test_an_engine_with_a_malformed_answer_is_reported(engines: Path, info: dict
 
 
 def test_a_command_reports_an_engine_with_a_malformed_answer(engines: Path) -> None:
-    with an_engine_that_says({"pid": 1, "state": 3}):
+    with an_engine_that_says(reply({"pid": 1, "state": 3})):
         findings = CliRunner().invoke(cli.app, ["engine", "status"])
     assert findings.exit_code != 0
     assert "sent an invalid response: state must be a string" in findings.output

@@ -72,7 +72,7 @@ def engine_id(model: str = "toy", filler: str = FILLER) -> EngineId:
 
 @dataclass
 class Running:
-    """An engine process, and a client with its token."""
+    """An engine process, and an HTTP client of its port with its token."""
 
     process: subprocess.Popen[bytes]
     files: EngineFiles
@@ -80,22 +80,20 @@ class Running:
     http: httpx.Client = field(repr=False)
 
     def info(self) -> dict[str, object]:
-        info = self.http.get("/v1/info").json()
-        assert isinstance(info, dict)
-        return info
+        return dict(discovery.call(self.state, "info").values)
 
 
 @contextlib.contextmanager
 def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: str = "ready") -> Iterator[Running]:
-    """An engine that runs as a child of the test."""
+    """An engine that runs as a child of the test, with a port."""
     files = discovery.engine_files(engine_id(model, filler))
-    command = [sys.executable, "-m", "dg_lsp", "engine", "run", f"--model={model}", f"--filler={filler}", *options]
+    command = [sys.executable, "-m", "dg_lsp", "engine", "run", f"--model={model}", f"--filler={filler}", "--port=0", *options]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         try:
             state = wait_until(lambda: told_by(process, files))
-            transport = httpx.HTTPTransport(uds=state.address)
+            url = wait_until(lambda: url_of(state))
             headers = {"Authorization": f"Bearer {state.token}"}
-            with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=PATIENCE_S) as http:
+            with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S, trust_env=False) as http:
                 engine = Running(process, files, state, http)
                 wait_until(lambda: engine.info()["state"] == wait_for)
                 yield engine
@@ -103,6 +101,13 @@ def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: s
             process.terminate()
             if process.wait(PATIENCE_S) != 0:
                 sys.stderr.write("\n".join(discovery.log_tail(files, 30)))
+
+
+def url_of(state: State) -> str:
+    """Return the URL of an engine's port; "" while it does not answer."""
+    with contextlib.suppress(OSError):
+        return discovery.call(state, "info").text("url")
+    return ""
 
 
 def told_by(process: subprocess.Popen[bytes], files: EngineFiles) -> State | None:

@@ -6,7 +6,7 @@ import httpx
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dg_lsp.engine.serve import app
+from dg_lsp.engine.serve import endpoints
 from dg_lsp.wire.messages import MAX_BODY_BYTES
 
 TOKEN = "0123456789abcdef"
@@ -57,7 +57,7 @@ def test_only_local_requests_with_the_token_and_without_origin_pass(
     method: str, authorization: str | None, origin: str | None, host: str | None, kind: str | None, length: str | None
 ) -> None:
     stated = {"authorization": authorization, "origin": origin, "host": host, "content-type": kind, "content-length": length}
-    refusal = app.refused(method, {name: value for name, value in stated.items() if value is not None}, TOKEN)
+    refusal = endpoints.refused(method, {name: value for name, value in stated.items() if value is not None}, TOKEN)
     has_token = authorization is not None and authorization.partition(" ")[2].strip() == TOKEN
     if refusal is None:
         assert has_token

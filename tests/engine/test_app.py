@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import httpx
 import openai
 import pytest
-from starlette.applications import Starlette
 
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.serve import app
-from dg_lsp.engine.serve.app import Service
+from dg_lsp.engine.serve import endpoints
 from dg_lsp.engine.serve.jobs import Limits
+from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL, Accepted, Done, Event, Status
 from tests.engine.engine_kit import Running, body, events, home, post, running, wait_until
@@ -52,6 +50,11 @@ def test_an_infill_streams_accepted_then_candidates_then_done(engine: Running) -
 ENDLESS: dict[str, object] = {"steps": 10_000_000, "pause_s": 0.002}
 
 
+def connected(engine: Running) -> socket.socket:
+    """Return a connection to the engine's port."""
+    return socket.create_connection((engine.http.base_url.host, engine.http.base_url.port or 0))
+
+
 def is_idle(engine: Running) -> bool:
     """Return whether no request runs; an endless one ends only when it is cancelled."""
     return engine.info()["running"] == 0
@@ -61,8 +64,7 @@ def test_a_client_that_disconnects_cancels_its_unstreamed_request(engine: Runnin
     content = json.dumps({"prompt": json.dumps(ENDLESS)}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {engine.state.token}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(engine.state.address)
+    with connected(engine) as client:
         client.sendall(head.encode() + content)
         wait_until(lambda: engine.info()["running"] == 1)
     wait_until(lambda: is_idle(engine))
@@ -79,12 +81,8 @@ def test_the_log_contains_no_code(engine: Running) -> None:
 def routes() -> list[tuple[str, str]]:
     """Return the method and the path of each route of the engine, and of one that does not exist."""
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-
     service = Service(lambda _: ToyFiller("auto"), Limits(), EngineId(), EngineSettings())
-    gate = cast("Any", app.build(service, "token" * 8, lifespan))
+    gate = cast("Any", endpoints.build(service, "token" * 8))
     there = [(method, route.path) for route in gate._app.routes for method in sorted(route.methods)]
     return [*there, ("GET", "/nowhere")]
 
@@ -124,8 +122,7 @@ def test_two_thousand_malformed_requests_do_no_harm(engine: Running) -> None:
 
 
 def test_bytes_that_are_not_http_do_no_harm(engine: Running) -> None:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(engine.state.address)
+    with connected(engine) as client:
         client.sendall(b"\x00\xff not http\r\n\r\n")
         assert b"400" in client.recv(4096)
     assert engine.http.get("/health").json() == {"status": "ok", "state": "ready"}

@@ -62,9 +62,7 @@ def test_code_from_the_llama_route_parses(embedded: Running) -> None:
 def test_fills_of_held_out_files_add_no_syntax_error(embedded: Running) -> None:
     """As it is in an editor, where a request declares its language."""
     n_texts = 0
-    transport = httpx.HTTPTransport(uds=embedded.state.address)
-    headers = {"Authorization": f"Bearer {embedded.state.token}"}
-    with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=PATIENCE_S) as http:
+    with httpx.Client(base_url=embedded.http.base_url, headers=embedded.http.headers, timeout=PATIENCE_S) as http:
         for position in positions.positions(60, seed=7):
             if not position.path.endswith(".py"):
                 continue

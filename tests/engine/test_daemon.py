@@ -17,17 +17,17 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from typer.testing import CliRunner
 
 from dg_lsp.cli import main as cli
 from dg_lsp.engine.serve import daemon, jobs
-from dg_lsp.engine.serve.app import Service
 from dg_lsp.engine.serve.daemon import Discreet, next_action
 from dg_lsp.engine.serve.jobs import Limits
+from dg_lsp.engine.serve.service import Inbox, Service
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineId, EngineSettings
 from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.messages import Event
 from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, post, running, wait_until
 from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
@@ -85,8 +85,9 @@ async def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch
     monkeypatch.setattr(jobs, "give_back_memory", lambda: held.append(models[0]() is not None))
     service = Service(load, Limits(), EngineId(), EngineSettings(unload_after_s=0.01))
     service.start()
-    lease = service.take_lease(warm=False)
-    watching = asyncio.ensure_future(daemon._watch(service, daemon.EngineServer(uvicorn.Config(lambda: None))))
+    lease: Inbox[Event] = Inbox()
+    service.take_lease(lease.put, warm=False)
+    watching = asyncio.ensure_future(daemon._watch(service, lambda: None))
     async with asyncio.timeout(PATIENCE_S):
         while not held:
             await lease.take(1.0)
@@ -274,7 +275,7 @@ def test_the_commands_start_show_and_stop_an_engine(engines: Path) -> None:
     for n_threads in (3, 0):
         ready = f"The engine for toy is ready (process {status['pid']}).\n"
         assert quick_command("start", *OPTIONS, f"--threads={n_threads}") == ready
-        assert discovery.request(state, "POST", "/v1/settings", {}).values["threads"] == n_threads
+        assert discovery.call(state, "settings").values["threads"] == n_threads
     assert quick_command("status", "--all").startswith(f"toy: ready, process {status['pid']}, device toy, 0 clients, ")
     assert "model ready" in quick_command("logs", *OPTIONS)
     assert quick_command("logs", "--path", *OPTIONS).strip() == status["log"]

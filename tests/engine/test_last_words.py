@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from dg_lsp.wire import discovery
@@ -33,18 +32,16 @@ def answers(process: subprocess.Popen[bytes], files: discovery.EngineFiles) -> b
     state = told_by(process, files)
     if state is None:
         return False
-    try:
-        discovery.request(state, "GET", "/health")
-    except (httpx.HTTPStatusError, OSError, httpx.TransportError) as error:
-        return isinstance(error, httpx.HTTPStatusError)
-    return True
+    with contextlib.suppress(OSError):
+        return discovery.call(state, "info").has("state")
+    return False
 
 
 def is_ready(files: discovery.EngineFiles) -> bool:
     """Return whether a serving engine has loaded its model."""
     state = discovery.read_state(files)
     assert state is not None
-    return discovery.request(state, "GET", "/v1/info").text("state") == "ready"
+    return discovery.call(state, "info").text("state") == "ready"
 
 
 def log_of(files: discovery.EngineFiles) -> str:
@@ -112,7 +109,7 @@ def test_an_engine_that_is_asked_to_end_says_so(when: str) -> None:
     process, files = start()
     state = discovery.read_state(files)
     assert state is not None
-    discovery.request(state, "POST", "/v1/shutdown", {"when": when})
+    discovery.call(state, "shutdown", {"when": when})
     wait_until(lambda: process.poll() is not None)
     sentence = (
         "the engine received a shutdown request" if when == "now" else "the engine is not in use, and it was asked to end"

@@ -172,8 +172,7 @@ def test_a_stopping_engine_says_so(engines: Path, tmp_path: Path) -> None:
         fields = {"prompt": '{"steps": 10000, "pause_s": 0.005}'}
 
         async def scenario() -> httpx.Response:
-            transport = httpx.AsyncHTTPTransport(uds=ending.state.address)
-            async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=ending.http.headers) as http:
+            async with httpx.AsyncClient(base_url=ending.http.base_url, headers=ending.http.headers) as http:
                 pending = asyncio.ensure_future(http.post("/v1/completions", json=fields, timeout=PATIENCE_S))
                 await asyncio.to_thread(wait_until, lambda: ending.info()["running"] == 1)
                 await http.post("/v1/shutdown", json={"when": "now"})
@@ -192,4 +191,4 @@ async def test_nothing_is_sent_to_a_socket_of_another_user(engines: Path) -> Non
                 pass
         for name in ("start", "status", "stop"):
             assert refusal(name, *OPTIONS) == f"{engine.state.address} belongs to another user; dg-lsp does not connect to it"
-        assert engine.info()["leases"] == 0
+        assert engine.http.get("/v1/info").json()["leases"] == 0

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dg_lsp.engine.backends import fim
-from dg_lsp.engine.serve import app
-from dg_lsp.engine.serve.app import Service
+from dg_lsp.engine.serve import endpoints
 from dg_lsp.engine.serve.jobs import Limits
+from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
@@ -138,12 +137,8 @@ CASES = {
 def test_every_route_is_in_the_table() -> None:
     """A route that is new has to be added above."""
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> Any:
-        yield
-
     service = Service(lambda _: ToyFiller("auto"), Limits(), EngineId(), EngineSettings())
-    gate = cast("Any", app.build(service, "token" * 8, lifespan))
+    gate = cast("Any", endpoints.build(service, "token" * 8))
     asking = {route.path for route in gate._app.routes if "POST" in route.methods} - {"/v1/settings", "/v1/shutdown"}
     assert asking == {route.address for route in ROUTES}
 

@@ -20,10 +20,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from dg_lsp.engine.serve import app as routes
-from dg_lsp.engine.serve import daemon
+from dg_lsp.engine.serve import daemon, endpoints
 from dg_lsp.wire import discovery
-from tests.engine.engine_kit import ROOT, body, engine_id, home, post, running, wait_until
+from tests.engine.engine_kit import ROOT, engine_id, home, running, wait_until
 from tests.patience import PATIENCE_S
 
 
@@ -48,14 +47,14 @@ def few_files(n: int) -> Iterator[None]:
 def test_half_open_connections_reach_no_client_of_the_socket_and_fill_no_log(folder: Path) -> None:
     with contextlib.ExitStack() as stack:
         with few_files(256):
-            engine = stack.enter_context(running("--port=0"))
+            engine = stack.enter_context(running())
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
         host, _, port = str(engine.info()["url"]).removeprefix("http://").partition(":")
         for _ in range(400):
             caller = stack.enter_context(socket.create_connection((host, int(port))))
             with contextlib.suppress(ConnectionError):
                 caller.sendall(b"POST /v1/infill HTTP/1.1\r\nHost: localhost\r\n")
-        assert post(engine.http, body())
+        assert discovery.call(engine.state, "info").text("state") == "ready"
         n_open = len(list(Path(f"/proc/{engine.process.pid}/fd").iterdir()))
         assert n_open < 128
         assert engine.files.log.stat().st_size < 64 << 10
@@ -67,12 +66,12 @@ async def answer(request: Request) -> Response:
 
 
 @contextlib.contextmanager
-def serving(*others: socket.socket) -> Iterator[int]:
-    """The port of a server with our connections, which listens on the other sockets too."""
+def serving() -> Iterator[int]:
+    """The port of a server with our connections."""
     app = Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
-    config = uvicorn.Config(app, port=0, http=routes.Connection, log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(app, port=0, http=endpoints.Connection, log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([socket.create_server(("127.0.0.1", 0)), *others],))
+    thread = threading.Thread(target=server.run, args=([socket.create_server(("127.0.0.1", 0))],))
     thread.start()
     try:
         wait_until(lambda: server.started)
@@ -87,22 +86,15 @@ ANSWERED = b"HTTP/1.1 200 OK"
 
 
 @pytest.mark.e2e
-def test_connections_of_the_port_take_no_room_from_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "MAX_PORT_CONNECTIONS", 1)
-    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
-        listener.bind(str(tmp_path / "s"))
-        port = stack.enter_context(serving(listener))
-        first = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        first.sendall(GET)
-        assert first.recv(len(ANSWERED)) == ANSWERED
-        assert is_closed(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
-        for _ in range(3):
-            front_end = stack.enter_context(socket.socket(socket.AF_UNIX))
-            front_end.connect(str(tmp_path / "s"))
-            front_end.sendall(GET)
-            assert front_end.recv(len(ANSWERED)) == ANSWERED
-        first.close()
-        wait_until(lambda: not routes.Connection.of_port)
+def test_the_port_has_few_connections_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "MAX_PORT_CONNECTIONS", 1)
+    with serving() as port:
+        with socket.create_connection(("127.0.0.1", port)) as first:
+            first.sendall(GET)
+            assert first.recv(len(ANSWERED)) == ANSWERED
+            with socket.create_connection(("127.0.0.1", port)) as second:
+                assert is_closed(second)
+        wait_until(lambda: not endpoints.Connection.all_open)
         with socket.create_connection(("127.0.0.1", port)) as other:
             other.sendall(GET)
             assert other.recv(len(ANSWERED)) == ANSWERED
@@ -119,14 +111,14 @@ def is_closed(caller: socket.socket) -> bool:
 
 @pytest.mark.parametrize("request_bytes", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", GET, GET + GET[:9]])
 def test_a_request_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, request_bytes: bytes) -> None:
-    monkeypatch.setattr(routes, "HEAD_S", 0.05)
+    monkeypatch.setattr(endpoints, "HEAD_S", 0.05)
     with serving() as port, socket.create_connection(("127.0.0.1", port)) as caller:
         caller.sendall(request_bytes)
         assert is_closed(caller)
 
 
 def test_a_byte_now_and_then_wins_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "HEAD_S", 0.3)
+    monkeypatch.setattr(endpoints, "HEAD_S", 0.3)
     with serving() as port, socket.create_connection(("127.0.0.1", port)) as caller:
         caller.settimeout(0.02)
         with contextlib.suppress(ConnectionError):
@@ -138,21 +130,14 @@ def test_a_byte_now_and_then_wins_no_time(monkeypatch: pytest.MonkeyPatch) -> No
             pytest.fail("it was listened to all the while")
 
 
-def test_the_time_ends_when_a_request_has_begun_and_the_socket_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routes, "HEAD_S", 0.05)
-    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as front_end:
-        listener.bind(str(tmp_path / "s"))
-        with serving(listener) as port, socket.create_connection(("127.0.0.1", port)) as caller:
-            front_end.connect(str(tmp_path / "s"))
-            caller.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
-            with socket.create_connection(("127.0.0.1", port)) as idle:
-                assert is_closed(idle)  # the time of the others has passed too
-            caller.sendall(b"12345678")
-            assert caller.recv(len(ANSWERED)) == ANSWERED
-            front_end.sendall(GET)
-            assert front_end.recv(len(ANSWERED)) == ANSWERED
+def test_the_time_ends_when_a_request_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "HEAD_S", 0.05)
+    with serving() as port, socket.create_connection(("127.0.0.1", port)) as caller:
+        caller.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
+        with socket.create_connection(("127.0.0.1", port)) as idle:
+            assert is_closed(idle)  # the time of the other has passed too
+        caller.sendall(b"12345678")
+        assert caller.recv(len(ANSWERED)) == ANSWERED
 
 
 # --- The log ----------------------------------------------------------------------------------------------------------

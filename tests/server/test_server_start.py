@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.editor import ROOT
 from tests.patience import PATIENCE_S
 
-NOT_YET = ("typer", "rich", "httpx", "pathspec", "urllib.request", "dg_lsp.batch", "dg_lsp.client.link", "tree_sitter_python")
+NOT_YET = ("typer", "rich", "httpx", "pathspec", "urllib.request", "dg_lsp.batch", "tree_sitter_python")
 
 
 @pytest.mark.parametrize("arguments", [("serve",), ("serve", "--stdio")])

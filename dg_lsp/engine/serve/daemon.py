@@ -26,13 +26,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal
 
-import uvicorn
-from starlette.applications import Starlette
-
 from dg_lsp.engine.common.task import Filler, OnProgress, UserError
-from dg_lsp.engine.serve import app as routes
-from dg_lsp.engine.serve.app import BUILD, Service
+from dg_lsp.engine.serve.clients import Clients
 from dg_lsp.engine.serve.jobs import Limits
+from dg_lsp.engine.serve.service import BUILD, Service, call_soon
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command
@@ -45,6 +42,8 @@ TOKEN_VARIABLE = "DG_LSP_ENGINE_TOKEN"  # noqa: S105 -- the name of a variable
 MIN_TOKEN_CHARS = 16
 MAKE_TOKEN = "`python3 -c 'import secrets; print(secrets.token_hex(32))'`"  # noqa: S105 -- a command
 LOCK_PATIENCE_S = 30.0
+BACKLOG = 32
+"""So many new connections may wait until the engine accepts them."""
 FAILED_LINGER_S = 2.0
 LOOK_EVERY_S = 5.0
 """How often an engine looks whether its state file is still there."""
@@ -127,28 +126,25 @@ def _forget_starters_signals() -> None:
 
 
 class _Stop:
-    """Handles the signals that stop the process, also before its server exists: clients see the process earlier.
-
-    uvicorn raises a signal again after its shutdown. It is handled again then, because our files still have to be removed.
-    """
+    """Handles the signals that stop the process, also before it serves: clients see the process earlier."""
 
     def __init__(self) -> None:
-        self._server: EngineServer | None = None
+        self._on_stop: Callable[[str], None] | None = None
         self._number = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Under nohup, SIGHUP stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
-                signal.signal(number, self._handle)
+                signal.signal(number, self.handle)
 
-    def lead_to(self, server: EngineServer) -> None:
-        self._server = server
+    def lead_to(self, on_stop: Callable[[str], None]) -> None:
+        self._on_stop = on_stop
         if self._number:
-            server.handle_exit(self._number, None)
+            self.handle(self._number, None)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, _frame: FrameType | None) -> None:
         self._number = number
-        if self._server is not None:
-            self._server.handle_exit(number, frame)
+        if self._on_stop is not None:
+            self._on_stop(f"the engine received {signal.Signals(number).name}")
 
 
 def _run(files: EngineFiles, options: Options) -> None:
@@ -171,10 +167,7 @@ def _run(files: EngineFiles, options: Options) -> None:
         state = State(os.getpid(), address, token, BUILD, options.engine_id)
         discovery.write_state(files, state)
         log.info("process %d serves %s", os.getpid(), options.engine_id.model)
-        server = _server(options, token, listeners)
-        server.on_look, server.on_shutdown = partial(_restore, files, state), partial(_remove, files, address)
-        stop.lead_to(server)
-        server.run(sockets=listeners)
+        asyncio.run(_serve(options, files, state, listeners, stop))
     except DaemonError:
         raise
     except Exception:
@@ -209,57 +202,47 @@ def load(engine_id: EngineId, settings: EngineSettings, on_progress: OnProgress)
     return filler
 
 
-class EngineServer(uvicorn.Server):
-    """A server that ends all streams and the model's thread before it waits for connections to close."""
-
-    service: Service
-    on_look: Callable[[], None] = staticmethod(lambda: None)
-    """Called now and then, and whenever something changes."""
-    on_shutdown: Callable[[], None]
-    why = "the engine is stopping"
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.why = f"the engine received {signal.Signals(sig).name}"
-        super().handle_exit(sig, frame)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and shut down again if a signal came before: uvicorn would leave without that."""
-        await super().startup(sockets)
-        if self.should_exit and self.started:
-            await self.shutdown(sockets)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End all streams and the model's thread, then shut down uvicorn."""
-        self.on_shutdown()
-        self.service.stop(self.why)
-        await asyncio.to_thread(self.service.worker.close)
-        await super().shutdown(sockets)
-
-
-def _server(options: Options, token: str, listeners: list[socket.socket]) -> EngineServer:
-    url = next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), "")
+async def _serve(options: Options, files: EngineFiles, state: State, listeners: list[socket.socket], stop: _Stop) -> None:
+    """Serve requests until the engine stops, then end all streams and the model's thread."""
+    own, *ports = listeners
+    url = f"http://127.0.0.1:{ports[0].getsockname()[1]}" if ports else ""
 
     def load_now(on_progress: OnProgress) -> Filler:
         return load(options.engine_id, service.settings, on_progress)
 
-    service = Service(load_now, options.limits, options.engine_id, options.settings, url=url)
+    on_stop = partial(_remove, files, state.address)
+    service = Service(load_now, options.limits, options.engine_id, options.settings, url=url, on_stop=on_stop)
+    service.start()
+    stop.lead_to(partial(call_soon, asyncio.get_running_loop(), service.stop))
+    clients = Clients(service, state.token)
+    await clients.start(own, BACKLOG)
+    async with _port(service, state.token, ports, stop) if ports else contextlib.nullcontext():
+        try:
+            await _watch(service, partial(_restore, files, state))
+        finally:
+            await asyncio.to_thread(service.worker.close)
+            await clients.close()
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        service.start()
-        watching = asyncio.ensure_future(_watch(service, server))
-        yield
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+
+@contextlib.asynccontextmanager
+async def _port(service: Service, token: str, ports: list[socket.socket], stop: _Stop) -> AsyncIterator[None]:
+    """Serve other clients on a port."""
+    # Imported here, because few engines have a port.
+    import uvicorn
+
+    from dg_lsp.engine.serve import endpoints
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            """Leave the signals that uvicorn takes to the engine."""
+            stop.handle(sig, frame)
 
     config = uvicorn.Config(
-        routes.build(service, token, lifespan),
-        http=routes.Connection,
-        backlog=routes.BACKLOG,
-        loop="asyncio",
+        endpoints.build(service, token),
+        http=endpoints.Connection,
+        backlog=BACKLOG,
         ws="none",
-        lifespan="on",
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -268,14 +251,19 @@ def _server(options: Options, token: str, listeners: list[socket.socket]) -> Eng
         timeout_keep_alive=24 * 3600,
         timeout_graceful_shutdown=3,
     )
-    server = EngineServer(config)
-    server.service = service
-    return server
+    server = Server(config)
+    serving = asyncio.ensure_future(server.serve(ports))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
 
 
-async def _watch(service: Service, server: EngineServer) -> None:
+async def _watch(service: Service, on_look: Callable[[], None]) -> None:
+    """Unload the model and stop the service when they are unused; return when it stops. `on_look` is called now and then."""
     while not service.stopping.is_set():
-        server.on_look()
+        on_look()
         queue, state = service.queue, service.queue.status.state
         action, wait_s = next_action(
             service.settings,
@@ -290,15 +278,14 @@ async def _watch(service: Service, server: EngineServer) -> None:
         )
         if action == "exit":
             unused = "the engine is not in use" if state != "failed" else "the model could not be loaded"
-            server.why = f"{unused}, and it was asked to end then" if service.stop_when_idle else unused
-            break
+            service.stop(f"{unused}, and it was asked to end then" if service.stop_when_idle else unused)
+            return
         if action == "unload":
             queue.order("unload")
             wait_s = None
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(service.changed.wait(), LOOK_EVERY_S if wait_s is None else min(wait_s, LOOK_EVERY_S))
         service.changed.clear()
-    server.should_exit = True
 
 
 def _take_lock(files: EngineFiles, options: Options) -> discovery.Lock:
@@ -314,11 +301,9 @@ def _take_lock(files: EngineFiles, options: Options) -> discovery.Lock:
 
 
 def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    family, where = (socket.AF_UNIX, address) if address.startswith("/") else (socket.AF_INET, (host, int(port)))
-    with socket.socket(family, socket.SOCK_STREAM) as caller:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(1)
-        return caller.connect_ex(where) == 0
+        return caller.connect_ex(address) == 0
 
 
 def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.socket]]:
@@ -349,7 +334,7 @@ def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.sock
             raise DaemonError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
         listeners.append(listener)
     for listener in listeners:
-        listener.listen(routes.BACKLOG)
+        listener.listen(BACKLOG)
     return address, listeners
 
 
@@ -362,7 +347,7 @@ def _restore(files: EngineFiles, state: State) -> None:
 
 def _remove(files: EngineFiles, address: str) -> None:
     # A file that can't be removed is not ours, or its folder no longer exists.
-    for path in (files.state, *([Path(address)] if address.startswith("/") else [])):
+    for path in (files.state, *([Path(address)] if address else [])):
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -1,8 +1,7 @@
-"""The engine's HTTP routes: dg-lsp's own protocol, two protocols of other clients, and the engine's state.
+"""The engine's HTTP endpoints on its optional port, for clients other than ours: our protocol, and two of other programs.
 
-A handler converts, awaits and converts back. Closing a response cancels its work within one step. A request goes from its route
-to the queue, to the worker, to the model; its events come back through an inbox. All of this runs on the event loop; the
-worker's thread reaches it only through the loop.
+A handler converts, awaits and converts back. Closing a response cancels its work within one step. A request goes from its
+handler to the queue, to the worker, to the model; its events come back through an inbox.
 """
 
 from __future__ import annotations
@@ -11,12 +10,8 @@ import asyncio
 import hmac
 import itertools
 import logging
-import os
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, replace
 from typing import ClassVar, cast
 
 from starlette.applications import Starlette
@@ -29,24 +24,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import CompletionRequest
-from dg_lsp.engine.serve.jobs import Job, Limits, Load, Queue, RefusalError, Worker
-from dg_lsp.wire import discovery
-from dg_lsp.wire.discovery import EngineId, EngineSettings
+from dg_lsp.engine.serve.jobs import Job, RefusalError
+from dg_lsp.engine.serve.service import LAST, Inbox, Service, refusal_of
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,
-    PROTOCOL,
     Accepted,
     Ask,
-    Bye,
     Done,
     Draft,
     Event,
     Fields,
     Problem,
-    Status,
     WireError,
     as_json,
     decode_ask,
@@ -55,154 +45,16 @@ from dg_lsp.wire.messages import (
     to_sse,
 )
 from dg_lsp.wire.model_names import is_remote
+from dg_lsp.wire.stream import PING_EVERY_S
 
 log = logging.getLogger("dg_lsp.engine")
 
-PING_EVERY_S = 5.0
 PING = b": still here\n\n"
 NOT_STORED = {"Cache-Control": "no-store"}
-BUILD = discovery.current_build()
-"""The build of this process, read before its files can be replaced."""
-
-MAX_WAITING_EVENTS = 16
-LAST = (Done, Problem, Bye)
-"""The kinds of events that end a stream."""
 
 
-class Inbox:
-    """The event queue of one job or one lease. Any thread may put; only the loop takes."""
-
-    def __init__(self, changed: asyncio.Event) -> None:
-        """Start empty, on the running loop; `changed` is set with the last event."""
-        self._loop, self._changed = asyncio.get_running_loop(), changed
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-
-    def put(self, event: Event) -> None:
-        """Add an event from any thread. Do nothing once the loop is closed."""
-        call_soon(self._loop, self._put, event)
-
-    def _put(self, event: Event) -> None:
-        self._events.put_nowait(event)
-        if isinstance(event, LAST):
-            # A job may end after its client has disconnected. Only this wakes the shutdown check then.
-            self._changed.set()
-
-    def is_slow(self) -> bool:
-        """Return whether more than `MAX_WAITING_EVENTS` events wait for the reader."""
-        return self._events.qsize() > MAX_WAITING_EVENTS
-
-    async def take(self, timeout_s: float) -> Event | None:
-        """Return the next event, or None after the timeout."""
-        try:
-            return await asyncio.wait_for(self._events.get(), timeout_s)
-        except TimeoutError:
-            return None
-
-
-class Service:
-    """One engine: its queue and worker, its settings, and a lease for each client. `changed` is set when it may end or unload.
-
-    It holds the whole state of the engine's process, which the routes and the life of the process share.
-    """
-
-    def __init__(self, load: Load, limits: Limits, engine_id: EngineId, settings: EngineSettings, *, url: str = "") -> None:
-        self.queue = Queue(limits)
-        self.worker = Worker(self.queue, load, self._on_status)
-        self.engine_id, self.settings, self.url = engine_id, settings, url
-        self.started = self.last_lease = time.monotonic()
-        self.stop_when_idle = False
-        self.stopping = asyncio.Event()
-        self.changed = asyncio.Event()
-        self.leases: set[Inbox] = set()
-
-    def start(self) -> None:
-        """Start the worker and load the model. Call this on the event loop."""
-        self._loop = asyncio.get_running_loop()
-        self.worker.start()
-        self.queue.order("load")
-
-    def take_lease(self, *, warm: bool) -> Inbox:
-        """Return a new user's inbox, which receives the engine's states. `warm` loads the model if it is unloaded."""
-        inbox = Inbox(self.changed)
-        self.leases.add(inbox)
-        inbox.put(self.queue.status)
-        if warm:
-            self.queue.order("load")
-        return inbox
-
-    def end_lease(self, inbox: Inbox) -> None:
-        self.leases.discard(inbox)
-        self.last_lease = time.monotonic()
-        self.changed.set()
-
-    def change(self, settings: EngineSettings) -> None:
-        self.settings = settings
-        if (filler := self.worker.filler) is not None:
-            filler.limit(settings.threads, settings.rows)
-        self.changed.set()
-
-    def stop(self, message: str) -> None:
-        """Stop as soon as possible: send each user `bye` with this message, and answer all jobs."""
-        if not self.stopping.is_set():
-            log.info("%s", message)
-            self.stopping.set()
-            for inbox in self.leases:
-                inbox.put(Bye(message))
-        self.changed.set()
-
-    def info(self) -> dict[str, object]:
-        status = self.queue.status
-        running, waiting = self.queue.sizes()
-        filler = self.worker.filler
-        about: dict[str, object] = dict(filler.about()) if filler else {}
-        device_bytes, device_free_bytes = about.pop("device_bytes", None), about.pop("device_free_bytes", None)
-        return {
-            "name": "dg-lsp",
-            "version": BUILD,
-            "protocol": PROTOCOL,
-            "pid": os.getpid(),
-            "url": self.url,
-            **asdict(status),
-            "model": self.engine_id.model,
-            "revision": self.engine_id.revision,
-            "dtype": self.engine_id.dtype,
-            "device": self.engine_id.device,
-            **about,
-            "leases": len(self.leases),
-            "running": running,
-            "waiting": waiting,
-            "memory": {
-                "rss_bytes": machine.resident_bytes(),
-                "free_bytes": machine.free_bytes(),
-                "device_bytes": device_bytes,
-                "device_free_bytes": device_free_bytes,
-            },
-            "uptime_s": round(time.monotonic() - self.started, 3),
-            "unload_after_s": self.settings.unload_after_s,
-            "exit_after_s": self.settings.exit_after_s,
-        }
-
-    def _on_status(self, status: Status) -> None:
-        """Send a new status to all users; called by the worker's thread."""
-        call_soon(self._loop, self._send_to_leases, status)
-
-    def _send_to_leases(self, status: Status) -> None:
-        for inbox in self.leases:
-            inbox.put(status)
-        self.changed.set()
-
-
-def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
-    """Schedule a function on the loop from any thread. Do nothing once the loop is closed."""
-    try:
-        loop.call_soon_threadsafe(function, *arguments)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
-
-
-def build(service: Service, token: str, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> ASGIApp:
-    """Return the application, whose lifespan starts the service."""
+def build(service: Service, token: str) -> ASGIApp:
+    """Return the application; the service runs already."""
     routes = Routes(service)
     app = Starlette(
         routes=[
@@ -217,7 +69,6 @@ def build(service: Service, token: str, lifespan: Callable[[Starlette], Abstract
             Route("/health", routes.health),
         ],
         exception_handlers=dict.fromkeys((RefusalError, WireError, HTTPException, Exception), _on_error),
-        lifespan=lifespan,
     )
     return AccessControl(app, token)
 
@@ -269,41 +120,21 @@ class Routes:
         """Stream the model's state. The open response counts as one user of the engine."""
         if request.method == "HEAD":  # Starlette adds HEAD to GET, and its response never closes the lease
             raise HTTPException(405)
-        inbox = self._service.take_lease(warm=request.query_params.get("warm") == "1")
-        return Events(_sent(inbox), lambda: self._service.end_lease(inbox))
+        inbox: Inbox[Event] = Inbox()
+        self._service.take_lease(inbox.put, warm=request.query_params.get("warm") == "1")
+        return Events(_sent(inbox), lambda: self._service.end_lease(inbox.put))
 
     async def settings(self, request: Request) -> Response:
         """Change how the engine runs from its next step on, and return its settings."""
-        fields, now = await read_body(request), self._service.settings
-        changed = replace(
-            now,
-            threads=fields.integer("threads", now.threads, high=1024),
-            unload_after_s=max(0.0, fields.number("unload_after_s", now.unload_after_s)),
-            exit_after_s=max(0.0, fields.number("exit_after_s", now.exit_after_s)),
-            rows=fields.integer("rows", now.rows, low=1, high=1024),
-        )
-        self._service.change(changed)
-        return JSONResponse(asdict(changed))
+        return JSONResponse(self._service.change(await read_body(request)))
 
     async def shutdown(self, request: Request) -> Response:
         """Stop the engine now, or once it has no leases and no requests."""
-        service = self._service
-        when = (await read_body(request)).choice("when", ("idle", "now"), "idle")
-        running, waiting = self._queue.sizes()
-        if when == "now":
-            service.stop("the engine received a shutdown request")
-        else:
-            service.stop_when_idle = True
-            service.changed.set()
-        return JSONResponse({"when": when, "leases": len(service.leases), "requests": running + waiting})
+        return JSONResponse(self._service.shut_down(await read_body(request)))
 
-    def _submit(self, ask: Ask) -> tuple[Job, Inbox]:
-        inbox = Inbox(self._service.changed)
-        job = self._queue.submit(ask, inbox.put)
-        if ask.request.budget.ms:
-            # The worker checks deadlines, but it may be busy loading the model.
-            asyncio.get_running_loop().call_later(ask.request.budget.ms / 1000, self._queue.sweep)
-        return job, inbox
+    def _submit(self, ask: Ask) -> tuple[Job, Inbox[Event]]:
+        inbox: Inbox[Event] = Inbox()
+        return self._service.submit(ask, inbox.put), inbox
 
     def _facts(self) -> dict[str, object]:
         return {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.engine_id.model}
@@ -355,7 +186,7 @@ class Events(StreamingResponse):
             self._on_close()
 
 
-async def _sent(inbox: Inbox) -> AsyncIterator[bytes]:
+async def _sent(inbox: Inbox[Event]) -> AsyncIterator[bytes]:
     """Yield the events up to the last one as server-sent events, with a ping where none comes."""
     while True:
         event = await inbox.take(PING_EVERY_S)
@@ -369,7 +200,7 @@ async def _sent(inbox: Inbox) -> AsyncIterator[bytes]:
             return
 
 
-async def _gather(inbox: Inbox) -> tuple[list[Candidate], Done]:
+async def _gather(inbox: Inbox[Event]) -> tuple[list[Candidate], Done]:
     candidates: list[Candidate] = []
     while True:
         match await inbox.take(PING_EVERY_S):
@@ -384,18 +215,10 @@ async def _gather(inbox: Inbox) -> tuple[list[Candidate], Done]:
 
 
 async def _on_error(_: Request, error: Exception) -> Response:
-    match error:
-        case RefusalError():
-            refusal = error
-        case WireError():
-            refusal = RefusalError("bad_request", str(error))
-        case HTTPException(status_code=status):
-            sentences = {404: "no such path", 405: "this path does not accept that method"}
-            refusal = RefusalError("bad_request", sentences.get(status, str(error.detail)), status)
-        case _:
-            sentence = f"the engine failed on this request ({type(error).__name__}); its log says where"
-            refusal = RefusalError("engine_failed", sentence)
-    return to_response(refusal)
+    if isinstance(error, HTTPException):
+        sentences = {404: "no such path", 405: "this path does not accept that method"}
+        return to_response(RefusalError("bad_request", sentences.get(error.status_code, str(error.detail)), error.status_code))
+    return to_response(refusal_of(error))
 
 
 # --- Which requests are served: with the token, from this machine, with a JSON body of limited size
@@ -473,32 +296,28 @@ async def read_body(request: Request) -> Fields:
     return parse(bytes(body))
 
 
-# --- Connections of the port. Every user of this machine can open them, and only the token tells them apart. Front ends use
-# the Unix socket, whose folder is private, so that the port's limits never concern them.
+# --- Connections. Every user of this machine can open them, and only the token tells them apart. Our own clients use the Unix
+# socket, whose folder is private, so that these limits never concern them.
 
 
 # The time from the start of a connection, or from the last response, to the end of the next request's headers.
 HEAD_S = 30.0
-# The server accepts at most this many connections at a time.
-BACKLOG = 32
 MAX_PORT_CONNECTIONS = 64
 
 
 class Connection(H11Protocol):
-    """A connection that is closed, if it is one of the port, when there are too many or its next request does not arrive."""
+    """A connection that is closed when there are too many, or when its next request does not arrive."""
 
-    of_port: ClassVar[set[Connection]] = set()
+    all_open: ClassVar[set[Connection]] = set()
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if transport.get_extra_info("socket").family == socket.AF_UNIX:
-            return
-        if len(self.of_port) >= MAX_PORT_CONNECTIONS:
+        if len(self.all_open) >= MAX_PORT_CONNECTIONS:
             log.warning("refused a connection: the port has %d", MAX_PORT_CONNECTIONS)
             transport.abort()
             return
-        self.of_port.add(self)
+        self.all_open.add(self)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -511,13 +330,13 @@ class Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.of_port.discard(self)
+        self.all_open.discard(self)
         self._watch()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
         """Start the timeout if a request is awaited and it does not run; stop it otherwise."""
-        is_awaited = self in self.of_port and (self.cycle is None or self.cycle.response_complete)
+        is_awaited = self in self.all_open and (self.cycle is None or self.cycle.response_complete)
         if is_awaited and self._timer is None:
             self._timer = self.loop.call_later(HEAD_S, self.transport.abort)
         elif not is_awaited and self._timer is not None:
