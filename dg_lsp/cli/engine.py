@@ -106,7 +106,7 @@ def run(
 ) -> None:
     """Run an engine in the foreground until it is stopped or unused. DG_LSP_ENGINE_TOKEN sets its token."""
     from dg_lsp.engine.serve import daemon  # imported here, because the other commands need no server
-    from dg_lsp.engine.serve.jobs import Limits
+    from dg_lsp.engine.serve.queue import Limits
 
     options = daemon.Options(
         engine_id=engine_id,

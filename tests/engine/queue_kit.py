@@ -10,7 +10,8 @@ from pathlib import Path
 
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.common.task import Filler
-from dg_lsp.engine.serve.jobs import Job, Limits, Queue, Worker
+from dg_lsp.engine.serve.queue import Job, Limits, Queue
+from dg_lsp.engine.serve.worker import Worker
 from dg_lsp.wire.messages import Ask, Done, Event, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until

@@ -14,7 +14,7 @@ import pytest
 
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve import endpoints
-from dg_lsp.engine.serve.jobs import Limits
+from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL, Accepted, Done, Event, Status

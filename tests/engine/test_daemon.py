@@ -20,9 +20,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dg_lsp.cli import main as cli
-from dg_lsp.engine.serve import daemon, jobs
+from dg_lsp.engine.serve import daemon, worker
 from dg_lsp.engine.serve.daemon import Discreet, next_action
-from dg_lsp.engine.serve.jobs import Limits
+from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.engine.serve.service import Inbox, Service
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineId, EngineSettings
@@ -82,7 +82,7 @@ async def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch
         models.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr(jobs, "give_back_memory", lambda: held.append(models[0]() is not None))
+    monkeypatch.setattr(worker, "give_back_memory", lambda: held.append(models[0]() is not None))
     service = Service(load, Limits(), EngineId(), EngineSettings(unload_after_s=0.01))
     service.start()
     lease: Inbox[Event] = Inbox()

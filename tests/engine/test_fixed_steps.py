@@ -29,7 +29,7 @@ from dg_lsp.engine.model.fit import canvas_token_bytes, logit_bytes
 from dg_lsp.engine.model.memory import Cost
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph, Work
-from dg_lsp.engine.serve.jobs import is_out_of_memory
+from dg_lsp.engine.model.recovery import is_out_of_memory
 from tests.engine.engine_kit import finish
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder, a_prefix
 from tests.pages import gpus as page

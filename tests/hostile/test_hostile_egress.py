@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.serve import endpoints
-from dg_lsp.engine.serve.jobs import Limits
+from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.discovery import EngineId, EngineSettings

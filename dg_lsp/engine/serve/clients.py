@@ -11,7 +11,7 @@ import logging
 import socket
 from functools import partial
 
-from dg_lsp.engine.serve.jobs import Job
+from dg_lsp.engine.serve.queue import Job
 from dg_lsp.engine.serve.service import LAST, Inbox, Service, refusal_of
 from dg_lsp.wire import stream
 from dg_lsp.wire.messages import (

@@ -28,7 +28,7 @@ from typing import Literal
 
 from dg_lsp.engine.common.task import Filler, OnProgress, UserError
 from dg_lsp.engine.serve.clients import Clients
-from dg_lsp.engine.serve.jobs import Limits
+from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.engine.serve.service import BUILD, Service, call_soon
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State

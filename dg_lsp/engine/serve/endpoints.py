@@ -26,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import CompletionRequest
-from dg_lsp.engine.serve.jobs import Job, RefusalError
+from dg_lsp.engine.serve.queue import Job, RefusalError
 from dg_lsp.engine.serve.service import LAST, Inbox, Service, refusal_of
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,

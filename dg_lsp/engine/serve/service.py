@@ -15,7 +15,8 @@ from dataclasses import asdict, replace
 from typing import Any, Generic, TypeVar
 
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.serve.jobs import Emit, Job, Limits, Load, Queue, RefusalError, Worker
+from dg_lsp.engine.serve.queue import Emit, Job, Limits, Queue, RefusalError
+from dg_lsp.engine.serve.worker import Load, Worker
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL, Ask, Bye, Done, Event, Fields, Problem, Status, WireError

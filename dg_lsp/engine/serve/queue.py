@@ -1,36 +1,26 @@
-"""The engine's one queue and its one worker: which request runs next, which are refused or over.
+"""The engine's one queue: which request runs next, which are refused or over.
 
-Requests go from the routes to the queue, from the queue to its worker, and from there to the model. The policy is pure
-functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock. The `Worker` has the only thread
-that uses the model. It runs the jobs one step at a time. A step is never interrupted. Between steps, the worker checks
-cancellations, deadlines and the queue. It also loads and unloads the model.
+The policy is pure functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock, which its worker
+(`worker`) asks after each step of the model.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import itertools
 import logging
 import math
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dg_lsp.core import wording
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.common.task import Concurrency, Filler, OnProgress, Task, UserError
-from dg_lsp.engine.model.fit import machine
-from dg_lsp.wire.messages import Accepted, Ask, CacheUse, Done, Draft, ErrorCode, Event, Problem, Reason, Status, Timings
+from dg_lsp.engine.common.task import Concurrency, Task
+from dg_lsp.wire.messages import Accepted, Ask, CacheUse, Done, ErrorCode, Event, Problem, Reason, Status, Timings
 
 log = logging.getLogger("dg_lsp.engine")
 
-DRAFT_EVERY_S = 0.03
 SHORT_STEPS = 32  # with the embedded model, the rest of a line takes at most 32 steps, and several lines take 60
 LONG_EVERY = 4  # while there are short requests, long ones get one turn in this many
 SENDING_S = 0.02  # time for the event loop to send an answer
@@ -38,7 +28,6 @@ STAGES = ("prefill", "draft", "denoise", "score")
 STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "out_of_memory": 507, "engine_failed": 500}
 Order = Literal["load", "unload", "close"]
 Emit = Callable[[Event], None]
-Load = Callable[[OnProgress], Filler]
 
 
 class RefusalError(Exception):
@@ -325,200 +314,3 @@ def _end(job: Job, last: Event) -> None:
             task.close()  # last, because this may take a while
         except Exception as error:  # the request is over; what failed was only keeping what a later one can use
             log.warning("could not close a request", exc_info=error)
-
-
-class Worker:
-    """The loaded model, and the thread that runs the queue's jobs on it.
-
-    `filler` is None if no model is loaded. Other threads may call those of its methods that are safe on any thread.
-    """
-
-    def __init__(self, queue: Queue, load: Load, on_status: Callable[[Status], None] = lambda _: None) -> None:
-        """Create the thread. `load` returns the model; it is called for the first job, or on an order of the queue."""
-        self.filler: Filler | None = None
-        self._queue, self._load, self._on_status, self._clock = queue, load, on_status, queue.clock
-        self._has_finished = False
-        self._thread = threading.Thread(target=self._run, name="dg-lsp-model", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Fail all jobs with "stopping", and end the thread after its current step."""
-        self._queue.order("close")
-        self._thread.join(timeout_s)
-
-    def is_on_gpu(self) -> bool:
-        filler = self.filler
-        return filler is not None and filler.is_on_gpu
-
-    def _run(self) -> None:
-        while True:
-            if self._has_finished:
-                self._has_finished = False
-                return_freed_memory()
-            # No local variable may hold the model here, or unloading would not free it.
-            concurrency = None if self.filler is None else self.filler.concurrency
-            work = self._queue.next_work(concurrency, self._has_room)
-            match work.kind:
-                case "close":
-                    return self._queue.fail_all("stopping", "the engine is stopping")
-                case "load":
-                    self._get_model()
-                case "unload":
-                    self.filler = None
-                    give_back_memory()
-                    self._set_status(Status("unloaded", "unloaded after idling"))
-                case "foresee":
-                    self._foresee()
-                case "turn":
-                    for over, reason in work.over:
-                        self._finish(over, reason)
-                    if work.job is not None and work.job.end is None and self.filler is not None:
-                        self._advance(work.job, self.filler)
-
-    def _has_room(self) -> bool:
-        """Return whether memory has room for another job; True if this can't be measured."""
-        try:
-            return self.filler is None or self.filler.has_room()
-        except Exception as error:  # a failed measurement must not stop all later jobs
-            log.warning("could not measure the free memory", exc_info=error)
-            return True
-
-    def _foresee(self) -> None:
-        """Do one short unit of preparation for the next request. It does not count as use of the engine."""
-        expected = self._queue.take_expected()
-        if self.filler is None:
-            return
-        try:
-            if expected is not None:
-                self.filler.expect(expected)
-            if (seconds := self.filler.foresee()) is not None:
-                self._queue.foresee_in(seconds)
-        except Exception as error:  # no client waits for this, so only the log gets the error
-            log.warning("could not prepare for the next request", exc_info=error)
-            if self._has_lost_gpu(error):
-                return
-            if is_out_of_memory(error):
-                give_back_memory()
-
-    def _advance(self, job: Job, filler: Filler) -> None:
-        """Run one step of a job and emit its events; create its task before the first step."""
-        try:
-            if job.task is None:
-                try:
-                    job.task = filler.start(job.ask.request)
-                except ValueError as error:
-                    return self._queue.fail(job, "bad_request", str(error))
-                if job.ask.priority == "interactive":
-                    filler.expect(job.ask.request)  # a user who types will probably send a similar request next
-                if job.due is not None:
-                    job.task.finish_in(1000 * (job.due - self._clock()))
-            before = self._clock()
-            has_more = job.task.step()
-            job.spent_ms += 1000 * (self._clock() - before)
-            job.steps += 1
-            if not has_more:
-                return self._finish(job, "finished")
-            if job.ask.drafts and self._clock() - job.drafted_at >= DRAFT_EVERY_S and job.end is None:
-                job.drafted_at = self._clock()
-                job.emit(Draft(job.task.drafts(), job.steps))
-        except Exception as error:  # one bad request must not end a process that took minutes to load
-            self._fail_with(job, error)
-        return None
-
-    def _finish(self, job: Job, reason: Reason) -> None:
-        candidates: tuple[Candidate, ...] = ()
-        self._has_finished |= reason in ("finished", "deadline")  # what cancelled jobs leave is small, and someone types
-        try:
-            if reason in ("finished", "deadline") and job.task is not None:
-                candidates = job.task.candidates()
-        except Exception as error:  # as above
-            return self._fail_with(job, error)
-        if reason == "deadline":
-            candidates = tuple(replace(candidate, finished=False) for candidate in candidates)
-        budget = job.ask.request.budget
-        return self._queue.finish(job, reason, candidates[: budget.candidates + budget.spares])
-
-    def _fail_with(self, job: Job, error: Exception) -> None:
-        self._has_finished = True
-        log.error("a request failed", exc_info=error)
-        if self._has_lost_gpu(error):
-            return
-        if isinstance(error, UserError):
-            self._queue.fail(job, "engine_failed", str(error))
-        elif is_out_of_memory(error):
-            message = "the engine ran out of memory on this request; a smaller model or context may fit"
-            self._queue.fail(job, "out_of_memory", message)
-            traceback.clear_frames(error.__traceback__)  # what the request used is free from now on
-            if self.filler is not None:
-                self.filler.trim()
-            give_back_memory()
-        else:
-            message = f"the engine failed on this request ({type(error).__name__}); its log says where"
-            self._queue.fail(job, "engine_failed", message)
-
-    def _has_lost_gpu(self, error: Exception) -> bool:
-        """Return whether the error means that the GPU is lost; if so, fail all jobs, and load the model on the processor."""
-        if self.filler is None or not self.filler.is_on_gpu or not is_gpu_lost(error):
-            return False
-        machine.lose_gpu(wording.reason(error))
-        self._queue.fail_all("engine_failed", "the GPU failed on this request; the model is loaded again on the processor")
-        self.filler = None
-        self._set_status(Status("unloaded", "the GPU failed"))  # a model that is ready is not loaded again
-        self._queue.order("load")
-        return True
-
-    def _get_model(self) -> None:
-        self._set_status(Status("loading"))
-        try:
-            self.filler = self._load(lambda text, fraction: self._set_status(Status("loading", text, fraction)))
-        except Exception as error:  # whatever a loader raises, the user must see it and the process must end cleanly
-            message = f"the model could not be loaded: {error or type(error).__name__}"
-            # The log gets the message with the status below.
-            if not isinstance(error, UserError):
-                log.exception("could not load the model")
-                message += "; the engine's log says where"
-            if is_out_of_memory(error):
-                message = "the model could not be loaded: there is not enough memory for it"
-            self._queue.touch()  # the engine ends soon, but its clients need time to read the message
-            self._set_status(Status("failed", message))
-            self._queue.fail_all("not_loaded", message)
-            return
-        self._queue.touch()
-        self._set_status(Status("ready", "", 1.0))
-
-    def _set_status(self, status: Status) -> None:
-        self._queue.status = status
-        log.info("model %s%s", status.state, f": {status.message}" if status.message else "")
-        self._on_status(status)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether the error means out of memory. torch has an error class for this on a GPU, but none on a CPU."""
-    says_so = any(words in str(error) for words in ("can't allocate memory", "CUDA error: out of memory"))
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or says_so
-
-
-def is_gpu_lost(error: Exception) -> bool:
-    """Return whether the error came from the GPU or its driver, and no later call in this process can succeed."""
-    is_from_gpu = type(error).__name__ == "AcceleratorError" or (isinstance(error, RuntimeError) and "CUDA error" in str(error))
-    return is_from_gpu and not is_out_of_memory(error)
-
-
-def return_freed_memory() -> None:
-    """Return what the process has freed to the system; do nothing where the C library has no function for it.
-
-    Tensors of many sizes leave holes that no later one fits. They were a third of the engine's memory. It takes a few ms.
-    """
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # musl, macOS; Windows has no handle of the process
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def give_back_memory() -> None:
-    """Collect garbage, and return unused memory to the system, and the GPU allocator's to the device unless it is lost."""
-    gc.collect()
-    return_freed_memory()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and not machine.lost_gpu():
-        torch.cuda.empty_cache()

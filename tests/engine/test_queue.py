@@ -15,7 +15,7 @@ from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.serve.jobs import Job, Limits, Queue, RefusalError, choose, is_crowded, superseded
+from dg_lsp.engine.serve.queue import Job, Limits, Queue, RefusalError, choose, is_crowded, superseded
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, wait_until
