@@ -127,6 +127,8 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
         code = process.returncode
         end = f"exited with status {code}" if code >= 0 else f"was ended by signal {-code}"
         problem = f"the check {end}{last_line}"
+    if process.returncode and "error: unrecognized arguments: --junit-xml=" in tail:
+        problem = "pytest can't report its tests: remove `-p no:junitxml` from the command"
     if _STOPPED.search(tail):
         reason = f"{problem} (pytest stops at a failure, so its tests can't be judged one by one: remove -x)"
         return Verdict(problem and reason, tail, took_s=took_s)

@@ -137,7 +137,15 @@ def _info(shown: Callable[..., Any], name: str, option: Option, *names: str) -> 
     about = {"metavar": option.metavar, "help": option.help, "autocompletion": _COMPLETIONS.get(name)}
     limits = {name: limit for name, limit in (("min", option.low), ("max", option.high)) if limit is not None}
     default = {} if option.default is None else {"show_default": option.default}
-    return shown(*names, **about, **limits, **default, hidden=option.is_hidden)
+    return shown(*names, **about, **limits, **default, hidden=option.is_hidden, callback=_with_value)
+
+
+def _with_value(context: typer.Context, option: typer.CallbackParam, value: Any) -> Any:
+    """Return the value; refuse an empty one, which a variable of a script may be that is not set."""
+    is_given = (source := context.get_parameter_source(option.name or "")) is not None and source.name == "COMMANDLINE"
+    if is_given and (value == "" or (isinstance(value, list) and "" in value)):
+        fail(f"{option.opts[0]} is empty; give it a value, or leave it out")
+    return value
 
 
 def _hints(kind: type[Any]) -> list[tuple[str, Any]]:

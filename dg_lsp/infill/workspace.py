@@ -17,7 +17,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePath
@@ -198,7 +198,9 @@ MAX_PATTERNS, MAX_PATTERN_CHARS, MAX_SECTIONS = 64, 400, 128
 MAX_EXAMPLES = 4
 
 _SECTION = re.compile(r"^[ \t]*\[(.*)\][ \t\r]*$", re.MULTILINE)
-_CHOICE = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_COMMENT = re.compile(r"(?<!\S)[#;].*$", re.MULTILINE)
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"([+-]?\d{1,18})\.\.([+-]?\d{1,18})")
 
 
 def with_indent(document: Document, path: Path) -> Document:
@@ -226,7 +228,7 @@ def _properties(path: Path) -> dict[str, str]:
             text = files.read_regular(folder / ".editorconfig", MAX_CONFIG_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
             continue
-        top, *sections = _SECTION.split(text.removeprefix("\ufeff"))
+        top, *sections = _SECTION.split(_COMMENT.sub("", text.removeprefix("\ufeff")))
         own: dict[str, str] = {}
         for pattern, lines in list(zip(sections[::2], sections[1::2], strict=True))[:MAX_SECTIONS]:
             if _fits(pattern, path.relative_to(folder)):
@@ -238,8 +240,8 @@ def _properties(path: Path) -> dict[str, str]:
 
 
 def _pairs(lines: str) -> dict[str, str]:
-    pairs = (line.lower().partition("=") for line in lines.splitlines() if not line.lstrip().startswith(("#", ";")))
-    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+    pairs = (re.split("[=:]", line.lower(), maxsplit=1) for line in lines.splitlines())
+    return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) > 1}
 
 
 def _level(values: dict[str, str]) -> str:
@@ -267,7 +269,7 @@ def _fits(section: str, path: PurePath) -> bool:
     """Return whether a section's pattern matches a path, as one of an ignore file does."""
     # `lib/**.js` also means the files in folders of `lib`.
     pattern = re.sub(r"\*\*(?=[^/*])", "**/*", section[:MAX_PATTERN_CHARS])
-    for each in islice(_alternatives(pattern), MAX_PATTERNS):
+    for each in islice(_alternatives(pattern, re.findall(r"[+-]?\d{1,18}", str(path))), MAX_PATTERNS):
         try:
             rules = gitignore.parse(f"\\{each}" if each.startswith(("#", "!")) else each)
         except gitignore.PatternError:
@@ -277,14 +279,20 @@ def _fits(section: str, path: PurePath) -> bool:
     return False
 
 
-def _alternatives(pattern: str) -> Iterator[str]:
-    """Yield the patterns without braces that a pattern with braces stands for."""
-    choice = _CHOICE.search(pattern)
-    if choice is None:
-        yield pattern
-        return
-    for part in choice[1].split(","):
-        yield from _alternatives(f"{pattern[: choice.start()]}{part}{pattern[choice.end() :]}")
+def _alternatives(pattern: str, numbers: Sequence[str]) -> Iterator[str]:
+    """Yield the patterns without braces that a pattern with braces stands for: of a range, those with one of these numbers."""
+    waiting = [pattern]
+    while waiting:
+        pattern = waiting.pop()
+        for braces in _BRACES.finditer(pattern):
+            ends = _RANGE.fullmatch(braces[1])
+            if ends or "," in braces[1]:
+                low, high = sorted(map(int, ends.groups())) if ends else (0, 0)
+                parts = [each for each in numbers if low <= int(each) <= high] if ends else braces[1].split(",")
+                waiting += (f"{pattern[: braces.start()]}{part}{pattern[braces.end() :]}" for part in reversed(parts))
+                break
+        else:
+            yield pattern
 
 
 # --- The index of a workspace

@@ -34,6 +34,7 @@ FILE = "config.toml"
 WORKSPACE_FILE = ".dg-lsp.toml"
 FILE_VARIABLE = "DG_LSP_CONFIG"
 KEY_VARIABLE = "DG_LSP_API_KEY"
+SAFE_VARIABLE = "DG_LSP_SAFE_DIRECTORY"
 MAX_BYTES = 1 << 20
 # A workspace's file is untrusted, and the TOML parser's time grows with the square of the number of parts in a key.
 MAX_WORKSPACE_BYTES = 64 << 10
@@ -90,7 +91,7 @@ def read(workspace: Path | None = None, environ: Mapping[str, str] | None = None
     (users, _), *_ = files
     own_model = config.settings.model
     for path, origin in files:
-        settings_object, problem = _load(path, origin, needed=bool(file_variable) and origin == "user")
+        settings_object, problem = _load(path, origin, environ, needed=bool(file_variable) and origin == "user")
         if problem:
             problems.append(problem)
             config = replace(config, settings=layered(config.settings, {"local_only": EVERYTHING}))
@@ -169,7 +170,14 @@ def user_file() -> Path:
     return Path(platformdirs.user_config_dir("dg-lsp", appauthor=False)) / FILE
 
 
-def _load(path: Path, origin: Origin, *, needed: bool) -> tuple[dict[str, Any], str]:
+def _is_safe(path: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether the user trusts the owners of the files in a file's folder, as with git's `safe.directory`."""
+    folders = environ.get(SAFE_VARIABLE, "").split(os.pathsep)
+    place = Path(os.path.realpath(path))
+    return "*" in folders or any(place.is_relative_to(os.path.realpath(folder)) for folder in folders if folder)
+
+
+def _load(path: Path, origin: Origin, environ: Mapping[str, str], *, needed: bool) -> tuple[dict[str, Any], str]:
     """Return the content of a TOML file, and a message if it can't be read."""
     limit = MAX_BYTES if origin == "user" else MAX_WORKSPACE_BYTES
     # Without O_NONBLOCK, opening a named pipe would wait for a writer.
@@ -182,8 +190,9 @@ def _load(path: Path, origin: Origin, *, needed: bool) -> tuple[dict[str, Any], 
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return {}, "" if str(path) == os.devnull else f"{path} is not a regular file."
-            if status.st_uid not in (os.getuid(), 0):
-                return {}, f"{path} belongs to another user and is ignored. Remove it, or make it your own (chown)."
+            if status.st_uid not in (os.getuid(), 0) and not _is_safe(path, environ):
+                way = f"If you trust its owner, set {SAFE_VARIABLE}={path.parent}; else remove it, or make it your own (chown)."
+                return {}, f"{path} belongs to another user and is ignored. {way}"
             data = opened.read(limit + 1)
         if len(data) > limit:
             return {}, f"{path} is larger than {limit >> 10} KiB, the limit for a configuration."
@@ -312,7 +321,7 @@ _KINDS = get_type_hints(Settings, include_extras=True)
 SETTINGS = tuple(
     Setting(item.name, item.metadata["about"].key, _KINDS[item.name], item.metadata["about"]) for item in fields(Settings)
 )
-VARIABLES = (FILE_VARIABLE, KEY_VARIABLE, *(setting.variable for setting in SETTINGS if setting.variable))
+VARIABLES = (FILE_VARIABLE, KEY_VARIABLE, SAFE_VARIABLE, *(setting.variable for setting in SETTINGS if setting.variable))
 OF_EDITORS = tuple(setting for setting in SETTINGS if setting.about.in_editors)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import pytest
 
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import report, run
+from tests.engine.engine_kit import wait_until
 
 TWO = STUB + "\n\n" + STUB.replace("f()", "g()")
 FILLED_TWO = TWO.replace("raise NotImplementedError", "return 1")
@@ -335,3 +340,49 @@ def test_a_revision_that_cannot_be_compared_is_explained(
     assert f"--changed-since {revision}: " in result.stderr
     assert words in result.stderr
     assert revision == "gone" or "safe.directory" in result.stderr, "the way out"
+
+
+@pytest.mark.parametrize(
+    ("how", "server", "words"),
+    [
+        ("--depth=1", "file", "git knows no such revision in {}; this is a shallow clone: `git fetch --unshallow` in it"),
+        ("--filter=tree:0", "file", "; this is a partial clone: `git diff --quiet HEAD~1` in it fetches what it lacks"),
+        ("--filter=tree:0", "git", ""),
+        ("--filter=blob:none", "file", ""),
+    ],
+)
+def test_a_clone_without_the_history_is_compared_or_explained(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    how: str,
+    server: str,
+    words: str,
+) -> None:
+    (repository / "a.py").write_text(TWO + "# changed\n")
+    git("commit", "-qam", "second")
+    git("config", "uploadpack.allowFilter", "true")
+    clone, url = tmp_path_factory.mktemp("clones") / "clone", f"file://{repository}"
+    with contextlib.ExitStack() as stack:
+        if server == "git":
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            daemon = [
+                "git",
+                "daemon",
+                "--listen=127.0.0.1",
+                f"--port={port}",
+                "--export-all",
+                f"--base-path={repository.parent}",
+            ]
+            process = stack.enter_context(subprocess.Popen(daemon, stderr=subprocess.DEVNULL, start_new_session=True))
+            stack.callback(lambda: os.killpg(process.pid, signal.SIGKILL))
+            url = f"git://127.0.0.1:{port}/{repository.name}"
+            wait_until(
+                lambda: subprocess.run(["git", "ls-remote", url], capture_output=True, check=False).returncode == 0 or None
+            )
+        git("clone", "-q", how, url, str(clone))
+        monkeypatch.chdir(clone)
+        result = run(".", "--changed-since", "HEAD~1")
+    assert words.format(clone) in result.stderr
+    assert (result.exit_code, result.stdout.count("+++ ")) == ((2, 0) if words else (0, 1)), result.stderr

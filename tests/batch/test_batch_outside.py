@@ -271,7 +271,7 @@ CHANGED = ("--changed-since", "HEAD")
 
 @pytest.mark.parametrize(
     ("arguments", "url"),
-    [*((CHANGED, url) for url in ("", *URLS)), (("--check", "true", "--all"), ""), (("--write",), ""), (("--list",), "")],
+    [*((CHANGED, url) for url in ("", *URLS)), (("--check", "true", "--all"), ""), (("--write",), ""), (("--dry-run",), "")],
 )
 def test_a_repository_from_an_archive_runs_nothing(project: Path, arguments: tuple[str, ...], url: str) -> None:
     def git(*words: str) -> None:

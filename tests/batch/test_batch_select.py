@@ -108,3 +108,12 @@ def test_generated_files_are_filled_only_if_asked_for(project: Path) -> None:
     assert [row["path"] for row in everything["holes"]] == ["a.py", "c.py", "vendor/b.py"]
     assert everything["files"] == []
     assert len(report("--at", "c.py:4:5")["holes"]) == 1, "a place is named"
+
+
+@pytest.mark.parametrize(
+    "option", ["--changed-since", "--check", "--model", "--symbol", "--include", "--at", "--places", "--lang"]
+)
+def test_an_option_without_a_value_is_no_run_without_the_option(stubbed: Path, option: str) -> None:
+    result = run("a.py", option, "", "--write")
+    assert (result.exit_code, (stubbed / "a.py").read_text()) == (2, STUB)
+    assert f"{option} is empty; give it a value, or leave it out" in result.stderr

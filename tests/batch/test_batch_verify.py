@@ -79,6 +79,8 @@ NO_OS = shlex.quote("import sys; sys.exit('os.sep' not in open(sys.argv[1]).read
 COMMANDS = {
     "pytest": PYTEST,
     "pytest -x": f"{PYTEST} -x",
+    "no reports": f"{PYTEST} -p no:junitxml",
+    "no reports in settings": f"printf '[pytest]\\naddopts = -p no:junitxml' >pytest.ini; {PYTEST}",
     "compiles": f"{PYTHON} -m py_compile {{}}",
     "linter": f"{PYTHON} -c {NO_OS} {{}}",
     "halves": f"{PYTHON} -c 'import a; assert a.f() in (None, 1); assert a.g() in (None, 2)'",

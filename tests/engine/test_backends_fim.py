@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.responses import RedirectResponse
+from starlette.responses import JSONResponse, RedirectResponse
 
 from dg_lsp.core import polish, secrets
 from dg_lsp.core.values import Candidate, Document, Hole, Ranked, Snippet, Span
@@ -255,6 +255,27 @@ def error(status: int, body: Any = None, *, key: str = "") -> str:
 @pytest.mark.parametrize(("status", "sentence"), ROWS["refusals"])
 def test_a_refusal_gives_advice(status: str, sentence: str) -> None:
     assert error(int(status)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("7", "7"), ("99999", "3600"), ("9" * 400, "3600"), ("Fri, 31 Dec 9999 23:59:59 GMT", "3600"),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", ""), ("0", ""), ("-5", ""), ("soon", ""), ("", ""), ("²", ""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_asks_for_a_pause_gets_no_request_in_it(status: int, value: str, seconds: str) -> None:
+    busy = JSONResponse({"error": "busy"}, status, {"Retry-After": value.encode("utf-8").decode("latin-1")})
+    with Served("openai", busy, COMPLETION) as served:
+        with pytest.raises(RemoteError, match=f"busy; try again in {seconds} seconds$" if seconds else "busy"):
+            served.fill("a = ", "\n")
+        if not seconds:
+            assert served.fill("a = ", "\n")
+            return
+        with pytest.raises(RemoteError, match=rf" allows no requests for {seconds} more seconds$"):
+            served.fill("a = ", "\n")
+        assert len(served.recorder.bodies) == 1
 
 
 def test_the_message_for_a_refused_key_differs_from_that_for_a_missing_one() -> None:

@@ -299,6 +299,17 @@ def test_tokenizer_of_parts_encodes_as_the_whole_file(dream: MaskedFiller, tmp_p
     assert dream.loaded.vocabulary.special == whole.special
 
 
+def test_too_little_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError  # which has no words
+
+    monkeypatch.setattr(Vocabulary, "from_file", fail)
+    with pytest.raises(
+        LoadError, match=r"there is too little memory to load .*; close other programs, or choose a smaller model"
+    ):
+        MaskedFiller(load_model(str(write(tmp_path, "Dream", *DREAM)), device="cpu"))
+
+
 def test_damaged_parts_of_a_tokenizer_are_one_sentence(tmp_path: Path) -> None:
     folder = write(tmp_path, "Dream", *DREAM, in_parts=True)
     (folder / "vocab.json").write_text("{")

@@ -11,11 +11,15 @@ import contextlib
 import html
 import json
 import logging
+import math
 import re
 import threading
+import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -39,6 +43,8 @@ ANSWER_S = 120.0
 # connection that the server is closing, and fail.
 KEEP_ALIVE_S = 2.0
 MAX_ANSWER_BYTES = 16 << 20
+MOST_REST_S = 3600.0  # for which a server's `Retry-After` counts
+TOO_MANY = 429
 MAX_MESSAGE_CHARS = 20_000
 
 
@@ -123,6 +129,7 @@ class ServerClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dg-lsp-remote", daemon=True)
         self._closed = False
+        self._rests_until = 0.0
         self._thread.start()
         # Compressed answers are refused: a few bytes could expand to more than the memory holds.
         headers = {"User-Agent": f"dg-lsp/{__version__}", "Accept": "application/json", "Accept-Encoding": "identity"}
@@ -184,7 +191,12 @@ class ServerClient:
         self._loop.stop()
 
     async def _ask(self, call: Call) -> Fields:
-        """Return the answer. If the server refuses the body, send the one that the listener offers instead."""
+        """Return the answer. If the server refuses the body, send the one that the listener offers instead.
+
+        Nothing is sent before the time that the server named in `Retry-After`.
+        """
+        if (left_s := self._rests_until - time.monotonic()) > 0:
+            raise RemoteError(f"{self.server.host} allows no requests for {math.ceil(left_s)} more seconds", TOO_MANY)
         while True:
             try:
                 return await self._ask_once(call)
@@ -213,7 +225,9 @@ class ServerClient:
         if isinstance(data, Fields):
             return data
         if response.status_code != httpx.codes.OK:
-            raise refusal(response.status_code, data, self.server, call, response.headers.get("retry-after", ""))
+            rest_s = _rest_s(response.headers.get("retry-after", ""))
+            self._rests_until = max(self._rests_until, time.monotonic() + rest_s)
+            raise refusal(response.status_code, data, self.server, call, rest_s)
         try:
             return self._checked(parse(data), call)
         except WireError as error:
@@ -319,7 +333,7 @@ def outcome_of(future: Future[Fields]) -> Fields | RemoteError:
         return error
 
 
-def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_after: str = "") -> RemoteError:
+def refusal(status: int, data: bytes, server: ServerAddress, call: Call, rest_s: float = 0.0) -> RemoteError:
     """Return the error for a server's refusal, with the server's own words and advice."""
     # Redacted before it is shortened: part of a key can't be recognised.
     message = redact(_error_message(data), server.key, call.body)
@@ -340,18 +354,30 @@ def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_a
             advice = "check the URL, and the model after the #"
         case 413:
             what = "does not accept a request of this size"
-        case 429:
-            what = "has too many requests, or the quota is used up"
-            # The header may also hold a date, which is left out.
-            is_seconds = retry_after.isdecimal() and len(retry_after) < 6
-            advice = f"try again {f'in {retry_after} seconds' if is_seconds else 'later'}"
+        case _ if status == TOO_MANY:
+            what, advice = "has too many requests, or the quota is used up", "try again later"
         case _ if 300 <= status < 400:
             what, advice = "redirects the request", "configure the URL that it redirects to"
         case _:
             what = "refuses the request" if status < 500 else "failed"
+    if rest_s:
+        advice = f"try again in {math.ceil(rest_s)} seconds"
     number, said = "" if status == httpx.codes.OK else f" ({status})", words.rstrip(".") if advice else words
     text = f"{host} {what}{number}{f': {said}' if said else ''}{f'; {advice}' if advice else ''}"
     return RemoteError(text, status, cut(message))
+
+
+def _rest_s(retry_after: str) -> float:
+    """Return for how many seconds a server wants no requests, by its header: a number or a date; at most `MOST_REST_S`."""
+    try:
+        if retry_after.isascii() and retry_after.isdecimal():
+            seconds = float(retry_after)
+        else:
+            date = parsedate_to_datetime(retry_after)
+            seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return 0.0
+    return min(max(seconds, 0.0), MOST_REST_S)
 
 
 MAX_PAGE_BYTES = 4096

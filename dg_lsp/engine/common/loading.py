@@ -115,6 +115,10 @@ def reported(name: str) -> Iterator[None]:
         yield
     except (checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError) as error:
         raise LoadError(str(error)) from error
+    except MemoryError as error:
+        raise LoadError(
+            f"there is too little memory to load {name}; close other programs, or choose a smaller model"
+        ) from error
     except torch.OutOfMemoryError as error:
         remedy = "close other programs that use it, or choose a smaller model"
         raise LoadError(f"the GPU ran out of memory while {name} was loaded; {remedy}") from error
@@ -230,10 +234,10 @@ def _vocabulary(folder: Path) -> Vocabulary:
         if not (folder / "tokenizer.json").exists() and (folder / "merges.txt").exists():
             return Vocabulary.from_qwen2_parts(folder)
         return Vocabulary.from_file(folder / "tokenizer.json")
-    except PermissionError:
+    except (PermissionError, MemoryError):
         raise
     except Exception as error:
-        raise LoadError(f"{folder} has no tokenizer that can be read: {error}") from error
+        raise LoadError(f"{folder} has no tokenizer that can be read: {str(error) or type(error).__name__}") from error
 
 
 def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _text, _share: None) -> Path:
