@@ -116,7 +116,7 @@ class Completer:
             return self._nothing(Reason("unknown", "the document is not open"))
         index, line = now.index, now.index.at(request.offset)
         before, after = index.text[index.start(line) : request.offset], index.text[request.offset : index.end(line)]
-        if (reason := self._stale(request, now) or self._refusal(now, after, automatic=request.automatic)) is not None:
+        if (reason := self._refusal(now, after, automatic=request.automatic)) is not None:
             return self._nothing(reason)
         place, time = now.cursor, asyncio.get_running_loop().time
         ask_at: float | None = None
@@ -127,12 +127,13 @@ class Completer:
             n_candidates = 1 if self._is_enough(request, now, fit) else now.settings.candidates
             if fit is not None and fit.n_candidates >= n_candidates:
                 return self._show(request, now, fit)
+            joined = self._answers.running(place, n_candidates, self.rhythm.latency_ms)
             if ask_at is None:
                 # This parses the text, so it runs only when no earlier answer fits.
                 if request.automatic and (reason := self._reason_of_scope(now, request.offset)) is not None:
                     return self._nothing(reason)
-                ask_at = time() + (self._wait_ms(request, now, before, after) if request.automatic else 0.0) / 1000
-            joined = self._answers.running(place, n_candidates, self.rhythm.latency_ms)
+                waits = request.automatic and joined is None
+                ask_at = time() + (self._wait_ms(request, now, before, after) if waits else 0.0) / 1000
             if joined is None and time() >= ask_at:
                 if not self._snapshots.is_current(now):
                     return self._nothing(MOVED)
@@ -147,12 +148,6 @@ class Completer:
         """Return how long an unprompted request waits before it asks the engine, in milliseconds."""
         fixed = now.settings.debounce
         return rhythm.wait_ms(self.rhythm, self._clock(), before, after, client_ms=request.client_ms, fixed=fixed)
-
-    def _stale(self, request: SuggestionRequest, now: Snapshot) -> Reason | None:
-        """Return why the request goes no further: a newer one replaced it, or its text is not the editor's any more."""
-        if self._newest.get(request.uri) is not request:
-            return SUPERSEDED
-        return None if self._snapshots.is_current(now) else MOVED
 
     def _refusal(self, now: Snapshot, after: str = "", *, automatic: bool = True) -> Reason | None:
         """Return why nothing is suggested, as far as that is known without parsing."""
