@@ -347,6 +347,8 @@ async def _trial(options: ConnectOptions) -> Trial:
         times.append(time.perf_counter())
         info = await engine.info()
     joined_ms, ms, line_ms = (1000 * (end - start) for start, end in pairwise(times))
+    if laptop.by_name(info["model"]) is not None and info["device"] == "cpu":
+        laptop.note(info["model"], laptop.Times(line_ms, ms))
     words = confidence.words(body.fills[0].confidence) if body.fills else "; ".join(body.reasons)
     return Trial(report.unified("shapes.py", sample, body.text), words, ms, line_ms, joined_ms, info)
 
@@ -388,3 +390,11 @@ def of_sample(model: str, result: Trial) -> Iterator[Finding]:
         "engine.device), use more threads (engine.threads), or raise the deadline (completion.deadline)."
     )
     yield Finding("a sample", state, advice if result.line_ms > DEFAULTS.deadline else "")
+    used = laptop.by_name(info["model"])
+    larger = [each for each in reversed(laptop.MODELS) if used and each.n_weights > used.n_weights and each.speed]
+    if info["device"] == "cpu" and larger:
+        next_model = larger[0]
+        fits = next_model.fits(laptop.machine_memory())
+        way = f"to get it: dg-lsp engine pull {next_model.name}" if fits else "too slow or too large for this machine"
+        state = f"{next_model.name} takes {next_model.speed}; {size(next_model.n_bytes)} to download; {way}"
+        yield Finding("a larger model", state)

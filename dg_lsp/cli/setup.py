@@ -350,9 +350,9 @@ def offers(
     others = [_laptop(each, machine) for each in missing]
     # To recommend: a model that runs on this machine, at no further cost.
     best = next(each for each in ready if each.where == HERE and each.model not in unfit)
-    # A GPU with room for a larger model than the pulled one is worth the download.
-    is_small = best.model in [model.name for model in fitting if not model.needs_card]
-    if others and (best.model == EMBEDDED or (is_small and missing[0].needs_card)):
+    # A larger model than the pulled one is worth the download where it is quick.
+    used = laptop.by_name(best.model)
+    if others and (best.model == EMBEDDED or (used is not None and missing[0].n_weights > used.n_weights)):
         best = others[0]
     measure = "quality on your code not measured; to measure it: dg-lsp calibrate --model"
     return tuple(
@@ -371,6 +371,8 @@ def _laptop(model: LaptopModel, machine: Machine) -> Offer:
     cost = f"{size(model.memory_bytes)} of memory, on the processor"
     if machine.card:
         cost = f"{size(model.bytes_on(machine.card))} of the GPU's memory"
+    elif model.speed:
+        cost += f", {model.speed}"
     offer = Offer(model.name, f"{model.name}: {model.gives}", HERE, cost)
     if model.is_pulled:
         return offer

@@ -62,7 +62,7 @@ async def offer(server: DgLanguageServer) -> None:
             server.reporter.update(offer=msgspec.structs.replace(current, is_new=True))
         return
     question = (
-        f"dg-lsp: download the model {model.name} ({size(model.n_bytes)}, once)? It gives {model.gives}. It comes from "
+        f"dg-lsp: download the model {model.name} ({size(model.n_bytes)}, once)? It gives {model.promise}. It comes from "
         f"{model.places}, and only the file's known SHA-256 is trusted. It runs on this machine only. Until it is there, the "
         "small model that came with dg-lsp makes the suggestions."
     )

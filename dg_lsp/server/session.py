@@ -296,7 +296,7 @@ class DgLanguageServer(LanguageServer):
 
     def _use_model(self) -> None:
         better = laptop.offered(self.settings.model, self.card_bytes)
-        offer = ModelOffer(better.name, size(better.n_bytes), better.gives) if better else None
+        offer = ModelOffer(better.name, size(better.n_bytes), better.promise) if better else None
         self.reporter.update(model=laptop.resolve(self.settings.model), offer=offer)
 
     def _configure(self) -> None:

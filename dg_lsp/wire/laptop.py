@@ -6,6 +6,7 @@ This module contacts no server and reads no weights.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from dg_lsp.wire import files
-from dg_lsp.wire.settings import AUTO, EMBEDDED
+from dg_lsp.wire.settings import AUTO, DEFAULTS, EMBEDDED
 
 NO_PULL_VARIABLE = "DG_LSP_NO_PULL"
 """If this variable is set, no model is pulled or offered; for tests and build machines."""
@@ -27,6 +28,11 @@ STORE_VARIABLE = "DG_LSP_MODELS"
 PACKAGED = Path(__file__).resolve().parents[1] / "models"
 """The folder of this package with its models and profiles."""
 CONFIG, FACTS = "config.json", "pulled.json"
+TIMES = "times.json"
+"""A file in the folder of the pulled models: what they took on this machine's processor."""
+ANY_PROCESSOR = 500_000_000
+"""The most weights of a model that is offered for a processor on which nothing was measured."""
+QUICK_MS = 700
 ADAPTER = "fim.safetensors"
 """A file of this package in a model's folder: the adapter that is added to the model's weights when it is converted."""
 MAX_FACTS = 1 << 16  # bytes
@@ -59,7 +65,7 @@ class LaptopModel:
     """A model that can be pulled: its GGUF file, by size and hash, and the places that may have it.
 
     `memory_bytes` is what an engine needs on a processor, which has the model's `n_weights` in 8 bits; `card_bytes` on a GPU,
-    in 16 bits, and `narrow_card_bytes` in 8. `needs_card`: a processor takes longer for a pass than a user waits.
+    in 16 bits, and `narrow_card_bytes` in 8.
     `profile_of` names the model whose profile and calibration this one has, "" for its own. Only the hash of the whole file
     counts, so a place needs no trust. `parts` in their order make up the file.
     """
@@ -75,21 +81,53 @@ class LaptopModel:
     n_weights: int = 0
     card_bytes: int = 0
     narrow_card_bytes: int = 0
-    needs_card: bool = False
     profile_of: str = ""
 
     def fits(self, memory: int, card: int = 0) -> bool:
         """Return whether the model suits a machine with `memory` bytes, and `card` bytes on its largest GPU.
 
-        A GPU keeps a tenth of its memory for the desktop. A processor's memory keeps three quarters for other programs.
+        A GPU keeps a tenth of its memory for the desktop. A processor's memory keeps three quarters for other programs, and a
+        processor must be quick enough: it was measured, or the model is one of those that any processor runs.
         """
         is_on_card = card > 0 and self.bytes_on(card) <= card - card // 10
-        return is_on_card or (not self.needs_card and self.memory_bytes <= memory // 4)
+        if is_on_card or self.memory_bytes > memory // 4:
+            return is_on_card
+        return self.n_weights <= ANY_PROCESSOR if (times := self.times) is None else times.are_quick
+
+    @property
+    def times(self) -> Times | None:
+        """What this machine's processor takes, measured or else estimated from another model; None if it was never measured.
+
+        A pass takes the time to read the weights, and each new token of a prompt is multiplied by all of them, so both times
+        grow with the number of weights.
+        """
+        stored = measured()
+        if self.name in stored:
+            return stored[self.name]
+        known = [model for model in MODELS if model.name in stored and model.n_weights]
+        if not known:
+            return None
+        nearest = min(known, key=lambda model: abs(model.n_weights - self.n_weights))
+        times, ratio = stored[nearest.name], self.n_weights / nearest.n_weights
+        return Times(times.line_ms * ratio, times.new_ms * ratio, nearest.name)
+
+    @property
+    def speed(self) -> str:
+        """What `times` says, as a phrase; "" if nothing was measured."""
+        if (times := self.times) is None:
+            return ""
+        source = f", estimated from {times.source}" if times.source else ""
+        return f"about {times.line_ms:.0f} ms for a line on this machine, {times.new_ms:.0f} ms in a new place{source}"
 
     def bytes_on(self, card: int) -> int:
         """Return the bytes of the model on a GPU with `card` bytes: in 16 bits if nine tenths have room, else in 8."""
         is_narrow = GPU_MAY_NARROW and self.card_bytes > card - card // 10
         return self.narrow_card_bytes if is_narrow else self.card_bytes
+
+    @property
+    def promise(self) -> str:
+        """What it gives, and how fast if that is known."""
+        return f"{self.gives}; {self.speed}" if self.speed else self.gives
 
     @property
     def disk_bytes(self) -> int:
@@ -144,11 +182,36 @@ class LaptopModel:
             return False
 
 
-MODELS = msgspec.json.decode((PACKAGED / "laptop.json").read_bytes(), type=tuple[LaptopModel, ...])
-"""The models, best first. 0.5B and smaller are for any processor, the larger ones for a GPU.
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds for an answer within a line, and for the first one in a new place. `source`: the model they follow from."""
 
-The larger ones have no adapter, and the profile of the 0.5B until they have one of their own.
-"""
+    line_ms: float
+    new_ms: float
+    source: str = ""
+
+    @property
+    def are_quick(self) -> bool:
+        """Whether a user who types gets such answers in time."""
+        return self.line_ms < QUICK_MS and self.new_ms < DEFAULTS.deadline
+
+
+def measured() -> dict[str, Times]:
+    """Return the times of the models that were measured on this machine's processor, by name."""
+    try:
+        return msgspec.json.decode(files.read_regular(store() / TIMES, MAX_FACTS), type=dict[str, Times])
+    except (OSError, msgspec.MsgspecError, files.NotRegularError, files.TooLargeError):
+        return {}
+
+
+def note(name: str, times: Times) -> None:
+    """Store what a model took on this machine's processor; without a folder of pulled models there is nothing to choose."""
+    with contextlib.suppress(OSError):
+        files.replace(store() / TIMES, msgspec.json.encode({**measured(), name: times}))
+
+
+MODELS = msgspec.json.decode((PACKAGED / "laptop.json").read_bytes(), type=tuple[LaptopModel, ...])
+"""The models, best first."""
 EMBEDDED_GIVES = "suggestions at once and without a download, from a model of six million weights"
 
 
@@ -157,10 +220,15 @@ def by_name(name: str) -> LaptopModel | None:
 
 
 def resolve(model: str) -> str:
-    """Return the model that a name means now: for `auto` the best pulled laptop model, or else the embedded one."""
+    """Return the model that a name means now.
+
+    `auto` is the largest pulled laptop model that is not known to be slow, or else the smallest; the embedded one without any.
+    """
     if model != AUTO:
         return model
-    return next((each.name for each in MODELS if each.is_pulled), EMBEDDED)
+    pulled = [each for each in MODELS if each.is_pulled]
+    quick = [each for each in pulled if (times := each.times) is None or times.are_quick]
+    return next((each.name for each in (*quick, *reversed(pulled))), EMBEDDED)
 
 
 def suitable(card: int) -> tuple[LaptopModel, ...]:
@@ -170,13 +238,16 @@ def suitable(card: int) -> tuple[LaptopModel, ...]:
 
 
 def may_offer(model: str) -> bool:
-    """Return whether a laptop model may be offered: `model` is auto, which means the embedded one."""
-    return model == AUTO and may_pull() and resolve(AUTO) == EMBEDDED
+    """Return whether a laptop model may be offered: `model` is auto."""
+    return model == AUTO and may_pull()
 
 
 def offered(model: str, card: int) -> LaptopModel | None:
-    """Return the best laptop model for this machine; None if none may be offered or suits it."""
-    return next(iter(suitable(card)), None) if may_offer(model) else None
+    """Return the best laptop model for this machine if it is larger than the used one; None if none may be offered."""
+    used, best = by_name(resolve(model)), next(iter(suitable(card)), None)
+    if best is None or not may_offer(model) or best.is_pulled:
+        return None
+    return best if used is None or best.n_weights > used.n_weights else None
 
 
 def store() -> Path:

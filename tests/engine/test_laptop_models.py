@@ -500,7 +500,7 @@ def test_the_catalogue_has_a_licence_a_hash_and_a_place_for_each_model() -> None
         assert model.n_weights < model.narrow_card_bytes < model.card_bytes
 
 
-LARGER = [model for model in laptop.MODELS if model.needs_card]
+LARGER = [model for model in laptop.MODELS if model.profile_of]
 
 
 @pytest.fixture(params=LARGER, ids=lambda model: model.name)

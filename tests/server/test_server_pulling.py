@@ -40,6 +40,51 @@ def test_the_offered_model_suits_the_processor_or_the_gpu(
     assert laptop.offered("embedded", card) is None
 
 
+SMALL, MIDDLE, LARGE = "smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"
+
+
+@pytest.mark.parametrize(
+    ("measured", "pulled", "used", "offered"),
+    [
+        # A line of the 1.5B takes 3.1 times as long as one of the 0.5B.
+        ({MIDDLE: (200, 400)}, (MIDDLE,), MIDDLE, LARGE),
+        ({MIDDLE: (230, 400)}, (MIDDLE,), MIDDLE, None),
+        ({MIDDLE: (200, 500)}, (MIDDLE,), MIDDLE, None),
+        ({}, (MIDDLE,), MIDDLE, None),
+        ({SMALL: (40, 100)}, (SMALL,), SMALL, LARGE),
+        ({SMALL: (100, 300)}, (SMALL,), SMALL, MIDDLE),
+        # What was measured of a model itself counts for more than an estimate.
+        ({MIDDLE: (200, 400), LARGE: (900, 900)}, (MIDDLE, LARGE), MIDDLE, None),
+        ({MIDDLE: (900, 900), LARGE: (600, 900)}, (MIDDLE, LARGE), LARGE, None),
+        # A model that was pulled by name is used until it is known to be slow, or if there is no smaller one.
+        ({}, (MIDDLE, LARGE), LARGE, None),
+        ({LARGE: (2000, 4000)}, (LARGE,), LARGE, None),
+    ],
+)
+def test_the_largest_quick_model_is_used_and_offered(
+    measured: dict[str, tuple[float, float]],
+    pulled: tuple[str, ...],
+    used: str,
+    offered: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(laptop, "machine_memory", lambda: 16 * GIB)
+    monkeypatch.delenv(laptop.NO_PULL_VARIABLE, raising=False)
+    for name in pulled:
+        folder = tmp_path / name
+        folder.mkdir(mode=0o700)
+        (folder / laptop.CONFIG).touch()
+    for name, times in measured.items():
+        laptop.note(name, laptop.Times(*times))
+    assert laptop.resolve("auto") == used
+    best = laptop.offered("auto", 0)
+    assert (best.name if best else None) == offered
+    if best is not None:
+        assert f"estimated from {used}" in best.promise
+
+
 def test_a_gpu_needs_the_bytes_of_8_bits_where_16_do_not_fit_and_it_computes_in_8(monkeypatch: pytest.MonkeyPatch) -> None:
     model = laptop.by_name("qwen2.5-coder-7b")
     assert model is not None
