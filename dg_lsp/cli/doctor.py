@@ -347,8 +347,8 @@ async def _trial(options: ConnectOptions) -> Trial:
         times.append(time.perf_counter())
         info = await engine.info()
     joined_ms, ms, line_ms = (1000 * (end - start) for start, end in pairwise(times))
-    if laptop.by_name(info["model"]) is not None and info["device"] == "cpu":
-        laptop.note(info["model"], laptop.Times(line_ms, ms))
+    if (used := laptop.by_name(str(info["model"]))) is not None and info["device"] == "cpu":
+        laptop.note(used.name, laptop.Times(line_ms, ms))
     words = confidence.words(body.fills[0].confidence) if body.fills else "; ".join(body.reasons)
     return Trial(report.unified("shapes.py", sample, body.text), words, ms, line_ms, joined_ms, info)
 
@@ -390,11 +390,14 @@ def of_sample(model: str, result: Trial) -> Iterator[Finding]:
         "engine.device), use more threads (engine.threads), or raise the deadline (completion.deadline)."
     )
     yield Finding("a sample", state, advice if result.line_ms > DEFAULTS.deadline else "")
-    used = laptop.by_name(info["model"])
-    larger = [each for each in reversed(laptop.MODELS) if used and each.n_weights > used.n_weights and each.speed]
-    if info["device"] == "cpu" and larger:
-        next_model = larger[0]
-        fits = next_model.fits(laptop.machine_memory())
-        way = f"to get it: dg-lsp engine pull {next_model.name}" if fits else "too slow or too large for this machine"
-        state = f"{next_model.name} takes {next_model.speed}; {size(next_model.n_bytes)} to download; {way}"
-        yield Finding("a larger model", state)
+    if info["device"] == "cpu" and (used := laptop.by_name(info["model"])) is not None:
+        yield from _larger(used)
+
+
+def _larger(used: LaptopModel) -> Iterator[Finding]:
+    """Yield what the next larger laptop model takes on this machine's processor, unless it is pulled."""
+    larger = next((each for each in reversed(laptop.MODELS) if each.n_weights > used.n_weights), None)
+    if larger is not None and larger.speed and not larger.is_pulled:
+        fits = larger.fits(laptop.machine_memory())
+        way = f"to get it: dg-lsp engine pull {larger.name}" if fits else "too slow or too large for this machine"
+        yield Finding("a larger model", f"{larger.name}: {larger.speed}; {size(larger.n_bytes)} to download; {way}")

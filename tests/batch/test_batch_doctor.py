@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from dg_lsp.cli import doctor
 from dg_lsp.cli import main as cli
 from dg_lsp.cli.doctor import Finding, Trial
-from dg_lsp.wire import discovery, stream
+from dg_lsp.wire import discovery, laptop, stream
 from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.stream import Message
@@ -218,3 +218,19 @@ def test_a_line_over_the_deadline_is_reported() -> None:
     assert quick.state == "9000 ms for a body in a new file, then 200 ms for a line"
     assert quick.advice == ""
     assert slow.advice.startswith("A line takes longer than the deadline for suggestions. ")
+
+
+@pytest.mark.parametrize(("line_ms", "way"), [(200, "to get it: dg-lsp engine pull"), (400, "too slow or too large for this")])
+def test_the_next_larger_model_has_its_estimated_times(
+    line_ms: float, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(laptop, "machine_memory", lambda: 1 << 34)
+    laptop.note("qwen2.5-coder-0.5b", laptop.Times(line_ms, 2 * line_ms))
+    info = {"model": "qwen2.5-coder-0.5b", "device": "cpu", "dtype": "int8", "version": "1", "pid": 1}
+    larger = list(doctor.of_sample("auto", Trial(ms=2 * line_ms, line_ms=line_ms, info=info)))[-1]
+    ms = round(line_ms * 1543714304 / 494032768)
+    assert larger.what == "a larger model"
+    assert larger.state.startswith(f"qwen2.5-coder-1.5b: about {ms} ms for a line on this machine, ")
+    assert "estimated from qwen2.5-coder-0.5b; 1.1 GB to download; " in larger.state
+    assert way in larger.state
