@@ -311,7 +311,7 @@ def models(
         state = "not in use" if model.is_pulled else f"{size(model.n_bytes)} to pull"
         is_older = model.is_pulled and not model.is_current
         better = f" (better ones after: dg-lsp engine pull {model.name})" if is_older else ""
-        rows.append((model.name, state, f"{model.gives}{better}"))
+        rows.append((model.name, state, f"{model.promise}{better}"))
     rows.append((EMBEDDED, "not in use", laptop.EMBEDDED_GIVES))
     if all(name != used for name, *_ in rows):
         rows.append((used, "", "the configured model"))
