@@ -9,11 +9,10 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from functools import lru_cache
 
 from tree_sitter import Node
 
-from dg_lsp.core import languages, place, syntax
+from dg_lsp.core import languages, memo, place, syntax
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.syntax import PLACEHOLDERS, Facts
 
@@ -85,7 +84,7 @@ def shrinks(before: str, after: str, language: str) -> bool:
     return False
 
 
-@lru_cache(maxsize=64)
+@memo.of_texts
 def _does_something(text: str, language: str) -> bool:
     """Return whether the text holds more than comments, strings that stand alone, and placeholders."""
     language_row = languages.get(language)

@@ -10,6 +10,7 @@ import re
 import sys
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from dg_lsp.core.values import Span
@@ -229,9 +230,10 @@ def byte_offsets(text: str, parts: tuple[Span, ...] = ()) -> ByteOffsets:
         text = "".join(text[part.start : part.end] for part in parts)
     if text.isascii():
         return ByteOffsets(text.encode("ascii"), len(text), (), parts, tuple(starts))
-    encoded = [_SURROGATE.sub("\ufffd", text[at : at + _STRIDE]).encode("utf-8") for at in range(0, len(text) + 1, _STRIDE)]
-    checkpoints, total = [], 0
-    for block in encoded:
-        checkpoints.append(total)
-        total += len(block)
-    return ByteOffsets(b"".join(encoded), len(text), tuple(checkpoints), parts, tuple(starts))
+    try:
+        source = text.encode()
+    except UnicodeEncodeError:
+        text = _SURROGATE.sub("\ufffd", text)
+        source = text.encode()
+    sizes = (len(text[at : at + _STRIDE].encode()) for at in range(0, len(text) - len(text) % _STRIDE, _STRIDE))
+    return ByteOffsets(source, len(text), tuple(accumulate(sizes, initial=0)), parts, tuple(starts))

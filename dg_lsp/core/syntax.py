@@ -33,15 +33,16 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
 import tree_sitter
 from tree_sitter import Node
 
-from dg_lsp.core import languages, lexing, positions, values
+from dg_lsp.core import languages, lexing, memo, positions, values
 from dg_lsp.core.languages import GrammarError, Language
+from dg_lsp.core.memo import Memo
 from dg_lsp.core.positions import ByteOffsets, Lines
 from dg_lsp.core.values import Document, Span
 
@@ -169,6 +170,7 @@ def _items(node: Node, inside: tuple[int, int], bodies: frozenset[int]) -> Itera
 # The limits of what an outline shows: the length of a signature, and the lines of a type's definition.
 _SIGNATURE_CHARS = 400
 _TYPE_LINES = 12
+MOST_DERIVED = 32  # cached results of functions of a tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +186,8 @@ class Syntax:
     offsets: ByteOffsets
     known_lines: Lines | tuple[Lines, Span, str] | None = field(default=None, repr=False, compare=False)
     """The text's lines, or those of an earlier text and the edit that made this one: finding all lines takes longer."""
+    memo: Memo = field(default_factory=lambda: Memo(MOST_DERIVED), repr=False, compare=False)
+    """What `memo.in_tree` caches: among it, trees of this text with an answer."""
 
     @cached_property
     def lines(self) -> Lines:
@@ -441,7 +445,7 @@ def moved_parts(parts: Sequence[Span], change: Change) -> tuple[Span, ...]:
     return values.joined(spans)
 
 
-@lru_cache(maxsize=64)
+@memo.of_texts
 def indent_unit(text: str, default: str) -> str:
     """Return one indentation level as most of the text's lines use it, or the default if no line is indented."""
     indents = _INDENTS.findall("\n" + text)

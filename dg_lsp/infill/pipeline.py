@@ -246,6 +246,8 @@ def to_answer(
             candidate.steps,
         )
         suggestions.setdefault(polished.edits, suggestion)
+    if syntax is not None:
+        syntax.memo.clear()  # the document may stay open for hours
     is_cut_short = bool(candidates) and not any(candidate.finished for candidate in candidates)
     return InfillAnswer(tuple(suggestions.values()), tuple(dropped), is_cut_short)
 

@@ -8,14 +8,13 @@ not tell what belongs together.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import languages, syntax, values
+from dg_lsp.core import languages, memo, syntax, values
 from dg_lsp.core.languages import Language
 from dg_lsp.core.place import depth
 from dg_lsp.core.positions import Lines
@@ -104,7 +103,7 @@ def n_touching(tree: Syntax, spans: Sequence[Span]) -> int:
 
 
 # Cached, because several rules ask about the same few texts.
-@functools.lru_cache(maxsize=32)
+@memo.in_tree
 def after(before: Syntax, edits: Edits) -> Syntax:
     """Return the syntax of a text with these edits."""
     return syntax.parse(values.apply(before.text, edits), before.language, before) if edits else before
@@ -143,7 +142,7 @@ class _Frame:
         return ("\n" if languages.kind_at_end(text, language) == "comment" else "") + languages.closers(text, language)[1]
 
 
-@functools.lru_cache(maxsize=8)
+@memo.in_tree
 def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
     """Return the frames of holes, from the largest: their lines in all blocks around them, without their block, and alone."""
     lines, language = before.lines, before.language
@@ -152,7 +151,7 @@ def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
     first = reader.start(lines.at(holes[0].span.start), depth)
     blocks, (end, closers) = list(reader.blocks(first, depth)), reader.below(last, depth)
     tag = lines.text.find(language.tag) if language.tag else -1
-    known = {before.text: before}
+    known = dict[str, Syntax]()
 
     def frame(blocks: Iterable[Iterable[int]], end: int) -> _Frame:
         chosen = {*range(first, end + 1), *itertools.chain(*blocks), *((lines.at(tag),) if tag >= 0 else ())}
@@ -166,7 +165,7 @@ def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
     return frame([*blocks, closers], end), frame([*blocks[:1], closers], last), frame([closers], last)
 
 
-@functools.lru_cache(maxsize=8)
+@memo.in_tree
 def _least(before: Syntax, holes: tuple[Hole, ...]) -> tuple[int, float]:
     """Return the fewest errors of a plain answer in the frame, closed, and the most that an answer may leave there.
 

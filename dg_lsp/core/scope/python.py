@@ -15,12 +15,13 @@ import symtable
 import warnings
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 
 from pyflakes import checker, messages
 from tree_sitter import Node
 
+from dg_lsp.core import memo
 from dg_lsp.core.place import first_line
 from dg_lsp.core.scope import uses
 from dg_lsp.core.syntax import Syntax, ancestors
@@ -82,7 +83,9 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
     source = f"{region.head}{text}{region.tail}"
     if bound_before is None or bound_after is None or binds_anything(source) or len(source) > MAX_CHARS:
         return frozenset()
-    unbound = partial(_unbound, region, bound_before, bound_after, _type_imports(before), uri)
+    sees_later = region.is_function or uri.endswith(".pyi")
+    module = _Module(region.opener, bound_before, bound_after, sees_later, _type_imports(before), uri.rpartition("/")[2])
+    unbound = partial(_unbound, region.head, region.tail, module)
     names = unbound(text)
     if names and any(computes_names(part) for part in (before, source, after)):
         # Names that the module computes are bound, if code anywhere else mentions them.
@@ -93,16 +96,14 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
     if plain is None:
         start, end = uses.word_start(filled.text, answer.start), uses.word_end(filled.text, answer.end)
         new = names.intersection(_WORD.findall(filled.text, start, end))
-        whole = filled.text
     else:
         new = names.difference(unbound(plain) or ())
-        whole = filled.text[: answer.start] + plain + filled.text[answer.end :]
     late = frozenset[str]()
-    if not region.is_function and not uri.endswith(".pyi"):
+    if not sees_later:
         # A statement that runs at once can't use yet what it binds itself, or what is bound after it.
         bound_here = bound_names(_unix(f"{region.head}{region.tail}"), in_block=bool(region.opener)) or frozenset()
         late = new & (bound_after | (bound_here - _words(before)))
-    return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new, whole))
+    return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new))
 
 
 def is_module(text: str, uri: str) -> bool:
@@ -172,32 +173,43 @@ def _whole_lines(filled: Syntax, span: Span) -> Span:
     return Span(lines.start(lines.at(span.start)), max(lines.end(lines.at(span.end)), span.end))
 
 
-def _unbound(
-    region: _Region, bound_before: frozenset[str], bound_after: frozenset[str], imports: str, uri: str, answer: str
-) -> frozenset[str] | None:
-    """Return the names that the region with the answer uses and nothing binds; None if it does not parse.
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """What is around a region: the line above it, and the names that the module binds before and after it.
 
-    The module binds the given names before and after the region. `imports` are its imports that change how pyflakes reads
-    types: it takes the strings in `cast("T", x)` for types, and those in `Literal["a"]` not, where it sees that these names
-    are from `typing`.
+    `sees_later`: the region runs after the module, so that all names count. `imports` are the module's imports that change how
+    pyflakes reads types: it takes the strings in `cast("T", x)` for types, and those in `Literal["a"]` not, where it sees that
+    these names are from `typing`.
     """
-    source = f"{region.head}{answer}{region.tail}"
-    opener = imports + (f"{region.opener}\n" if source[:1].isspace() and region.opener else "")
+
+    opener: str
+    before: frozenset[str]
+    after: frozenset[str]
+    sees_later: bool
+    imports: str
+    filename: str
+
+
+@memo.of_texts
+def _unbound(head: str, tail: str, module: _Module, answer: str) -> frozenset[str] | None:
+    """Return the names that a region with the answer uses and nothing binds; None if it does not parse."""
+    source = f"{head}{answer}{tail}"
+    opener = module.imports + (f"{module.opener}\n" if source[:1].isspace() and module.opener else "")
     tree = parse(opener + source)
     if tree is None:
         return None
     words = set(_WORD.findall(source))
     # Pyflakes needs to see the statement that binds `__all__`.
-    available, later = ((names & words) - {"__all__"} for names in (bound_before, bound_after))
-    if region.is_function or uri.endswith(".pyi"):
+    available, later = ((names & words) - {"__all__"} for names in (module.before, module.after))
+    if module.sees_later:
         available |= later
     else:
         # Later names exist for functions that are called later, but not for code that runs at once.
         for name in later:
             target = ast.Name(name, ast.Store(), lineno=1, col_offset=0)
             tree.body.append(ast.Assign([target], ast.Constant(None, lineno=1, col_offset=0), lineno=1, col_offset=0))
-    faults = check(tree, uri.rpartition("/")[2], available)
-    bound = bound_before | bound_after
+    faults = check(tree, module.filename, available)
+    bound = module.before | module.after
     # A module with a `__getattr__` may export anything.
     exports = bound if "__getattr__" not in bound else None
     return frozenset(
@@ -220,39 +232,30 @@ def check(tree: ast.Module, filename: str, available: Set[str]) -> list[messages
     return faults
 
 
-def _bound_or_unbound_elsewhere(filled: Syntax, region: _Region, names: frozenset[str], whole: str) -> frozenset[str]:
-    """Return the names that the module binds according to its symbol tables, or that were unbound outside the region already.
-
-    `whole` is the file with a plain answer, if that parses, so that all candidates share its cached tables.
-    """
-    outside = filled.text[: region.span.start], filled.text[region.span.end :]
-    doubtful = frozenset(name for name in names if any(re.search(rf"(?<!\w){name}(?!\w)", text) for text in outside))
-    if not doubtful:
-        return frozenset()
-    table = _table(whole)
-    if table is None:
-        return frozenset()
-    first, last = outside[0].count("\n") + 1, whole.count("\n") - outside[1].count("\n") + 1
-    bound = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    return doubtful & bound.union(_used_globals(table, first, last))
+def _bound_or_unbound_elsewhere(filled: Syntax, region: _Region, names: frozenset[str]) -> frozenset[str]:
+    """Return the names that the rest of the module binds according to its symbol tables, or uses as global names already."""
+    before, after = filled.text[: region.span.start], filled.text[region.span.end :]
+    doubtful = names & (_words(before) | _words(after))
+    # A decorator may be above, and a class needs a body.
+    indent = region.head[: len(region.head) - len(region.head.lstrip())]
+    return doubtful and doubtful & _globals(f"{before}{indent}def _(): pass{after}")
 
 
-def _used_globals(table: symtable.SymbolTable, first: int, last: int) -> Iterator[str]:
-    """Yield the global names used by functions and classes that do not start between the two lines."""
-    for child in table.get_children():
-        if not first <= child.get_lineno() <= last:
-            yield from (symbol.get_name() for symbol in child.get_symbols() if symbol.is_global() and symbol.is_referenced())
-            yield from _used_globals(child, first, last)
-
-
-@lru_cache(maxsize=4)
-def _table(text: str) -> symtable.SymbolTable | None:
+@memo.of_texts
+def _globals(text: str) -> frozenset[str]:
+    """Return the names that a module binds, and the global names that its functions use; none if it does not compile."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return symtable.symtable(text, "module", "exec")
+            table = symtable.symtable(text, "module", "exec")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+            return frozenset()
+    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    scopes = table.get_children()
+    for scope in scopes:
+        scopes += scope.get_children()
+        names.update(symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global() and symbol.is_referenced())
+    return frozenset(names)
 
 
 def parse(source: str) -> ast.Module | None:
@@ -265,12 +268,12 @@ def parse(source: str) -> ast.Module | None:
             return None
 
 
-@lru_cache(maxsize=4)
+@memo.of_texts
 def _type_imports(text: str) -> str:
     return "".join(f"{match[0]}\n" for match in _TYPE_IMPORT.finditer(_unix(text)))
 
 
-@lru_cache(maxsize=4)
+@memo.of_texts
 def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text))
 
@@ -346,7 +349,7 @@ _HEAD = re.compile(r"\s*(?:async[ \t]+)?(def|class|if|elif|else|for|while|with|t
 # counts as bound. No tree is used, because a tree of broken code may miss statements.
 
 
-@lru_cache(maxsize=32)
+@memo.of_texts
 def bound_names(text: str, *, in_block: bool = False) -> frozenset[str] | None:
     """Return the names that the lines bind at module level, or None if they may bind any name, as `import *` does.
 
