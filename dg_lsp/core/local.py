@@ -10,7 +10,7 @@ The result is as good as a parse of the whole text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from tree_sitter import Node, Tree
 
@@ -45,7 +45,11 @@ def parts(tree: Tree, offsets: ByteOffsets, index: Lines, offset: int) -> tuple[
     first = index.at(max(0, offset - TAKEN_CHARS[0]))
     last = index.at(min(len(index.text), offset + TAKEN_CHARS[1]))
     near = (offsets.to_byte(index.start(first)), offsets.to_byte(index.behind(last)))
-    ranges = [near, *_around(tree.root_node, near)]
+    ranges, todo = [near], [tree.root_node]
+    while todo:
+        own, edges = _partly_near(todo.pop(), near)
+        ranges += own
+        todo += edges
     spans = (Span(offsets.to_point(start), offsets.to_point(end)) for start, end in ranges)
     # Whole lines, because indentation can only be recognised at a line's start.
     return values.joined(
@@ -53,25 +57,26 @@ def parts(tree: Tree, offsets: ByteOffsets, index: Lines, offset: int) -> tuple[
     )
 
 
-def _around(node: Node, near: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges to parse of a node that is partly near.
+def _partly_near(node: Node, near: tuple[int, int]) -> tuple[list[tuple[int, int]], Iterable[Node]]:
+    """Return the byte ranges to parse of a node that is partly near, and those of its children that are partly near.
 
-    These are the whole node, or else its head, its end and the ranges of its children that are partly near.
+    The ranges are the whole node, without such children, or else its head and its end.
     """
     start, end = near
     if start <= node.start_byte and node.end_byte <= end:
-        return
+        return [], ()
     # A comment or a string without its beginning reads as something else, so it is taken whole at any length.
     if node.child_count == 0 or node.end_byte - node.start_byte <= _WHOLE_BYTES:
-        yield node.start_byte, node.end_byte
-        return
+        return [(node.start_byte, node.end_byte)], ()
     heads = node.children
     if node.child_count > _N_HEAD:
         ends = (node.child(0), node.child(node.child_count - 1))
         heads = [child for child in ends if child is not None and not child.is_named]
-    for child in heads:
-        if child.end_byte - child.start_byte <= _HEAD_BYTES and (child.end_byte <= start or child.start_byte >= end):
-            yield child.start_byte, child.end_byte
+    ranges = [
+        (child.start_byte, child.end_byte)
+        for child in heads
+        if child.end_byte - child.start_byte <= _HEAD_BYTES and (child.end_byte <= start or child.start_byte >= end)
+    ]
     # At most two children cross an edge of the near range: they start before it and end after it.
     edges = dict[Node, None]()
     for at in near:
@@ -79,5 +84,4 @@ def _around(node: Node, near: tuple[int, int]) -> Iterator[tuple[int, int]]:
         over = cursor.node if cursor.goto_first_child_for_byte(at) is not None else None
         if over is not None and over.start_byte < at < over.end_byte:
             edges[over] = None
-    for edge in edges:
-        yield from _around(edge, near)
+    return ranges, edges

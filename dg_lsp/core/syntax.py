@@ -149,20 +149,14 @@ def _precedence(owner: Owner) -> tuple[bool, int, bool]:
     return owner.kind == "closure", -owner.inside.start, not owner.bases
 
 
-def ancestors(node: Node | None) -> Iterator[Node]:
-    """Yield the node and the nodes around it, from the inside out."""
-    while node is not None:
-        yield node
-        node = node.parent
-
-
 def _items(node: Node, inside: tuple[int, int], bodies: frozenset[int]) -> Iterator[Node]:
-    start, end = inside
-    for child in node.children:
+    (start, end), todo = inside, node.children[::-1]
+    while todo:
+        child = todo.pop()
         if child.end_byte < start or child.start_byte > end or (child.end_byte == start and child.start_byte < start):
             continue
         if child.id in bodies or child.start_byte < start or child.end_byte > end:
-            yield from _items(child, inside, bodies)
+            todo += reversed(child.children)
         elif child.is_named:
             yield child
 
@@ -254,6 +248,16 @@ class Syntax:
         """Return the smallest node that contains the whole span."""
         start, end = self.offsets.to_byte(span.start), self.offsets.to_byte(span.end)
         return self.tree.root_node.descendant_for_byte_range(start, end) or self.tree.root_node
+
+    def ancestors(self, node: Node) -> list[Node]:
+        """Return a node of the tree and the nodes around it, from the inside out.
+
+        They are found from the root on, because `Node.parent` starts there too, at each step.
+        """
+        path = [self.tree.root_node]
+        while path[-1] != node and (inner := path[-1].child_with_descendant(node)) is not None:
+            path.append(inner)
+        return path[::-1]
 
     def token_ends(self, span: Span) -> tuple[int, ...]:
         """Return the end of each token within the span, in order."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dg_lsp.core import languages, lexing
-from dg_lsp.core.syntax import Syntax, ancestors
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
 from dg_lsp.wire.settings import Settings
 
@@ -120,7 +120,7 @@ def scope_at(document: Document, syntax: Syntax | None, offset: int) -> Scope:
         start = lines.start(lines.at(max(begin - is_behind, 0)))
         if not is_behind and not any(start <= error < begin for error in errors):
             start = begin
-        if any(node.type == "token_tree" for node in ancestors(outermost)):
+        if any(node.type == "token_tree" for node in syntax.ancestors(outermost)):
             name = f"{name} macro"
     lexer = lexing.named(f"cursor:{name}", syntax.language.name)
     kind = lexing.kind_at(syntax.text, offset, lexer, start)

@@ -17,7 +17,7 @@ from dg_lsp.core import indentation, languages, lexing, positions
 from dg_lsp.core.holes.body import FILL, Body, at_placeholder, find_bodies, trimmed
 from dg_lsp.core.place import depth
 from dg_lsp.core.positions import Lines
-from dg_lsp.core.syntax import Syntax, ancestors
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Extent, Hole, Span, joined
 
 __all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "errors", "in_document", "markers", "selection", "unread"]
@@ -252,7 +252,7 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
         heads = [owner.node for owner in near.owners if owner.inside.start == end]
         return min([line, *(syntax.lines.at(syntax.span(node).start) for node in heads)])
     code = text[index.start(line) : end]
-    is_broken = any(node.is_error for node in ancestors(syntax.node_at(Span(end - 1, end))))
+    is_broken = any(node.is_error for node in syntax.ancestors(syntax.node_at(Span(end - 1, end))))
     is_closed = all(code.count(left) <= code.count(right) for left, right in ("()", "[]"))
     return line if is_broken and is_closed and re.search(syntax.language.opens, code) else None
 

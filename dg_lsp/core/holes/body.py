@@ -14,7 +14,7 @@ from tree_sitter import Node
 
 from dg_lsp.core import indentation
 from dg_lsp.core.languages import Language
-from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Owner, Syntax, ancestors
+from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Owner, Syntax
 from dg_lsp.core.values import Document, Hole, Span
 
 FILL = re.compile(r"FILL(?::\s*(.*))?", re.DOTALL)
@@ -358,7 +358,7 @@ def _body(owner: Owner, syntax: Syntax, comments: Comments, document: Document, 
     is_described = has_words or (owner.kind != "closure" and comments.describes(owner))
     bare = False
     if not is_todo:
-        if _meant_to_be_elsewhere(owner, facts, is_described=is_described) or any(
+        if _meant_to_be_elsewhere(owner, syntax, is_described=is_described) or any(
             ELSEWHERE.search(text[p.span.start : p.span.end]) for p in statements
         ):
             return None
@@ -378,12 +378,13 @@ def _body(owner: Owner, syntax: Syntax, comments: Comments, document: Document, 
     return Body(hole_of(owner, parts, syntax, document), inside, bare)
 
 
-def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, is_described: bool) -> bool:
+def _meant_to_be_elsewhere(owner: Owner, syntax: Syntax, *, is_described: bool) -> bool:
     """Return whether the body is written elsewhere: in a class that implements or derives from this one."""
+    facts = syntax.facts
     if facts.has("abstract", owner.node):
         return True
     owners = facts.named
-    for node in ancestors(owner.node.parent):
+    for node in syntax.ancestors(owner.node)[1:]:
         if facts.has("abstract.members", node):
             return owner.kind != "class"
         if node.id in owners:
@@ -410,7 +411,7 @@ def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Span]:
     index = syntax.lines
     item_ids = {item.id for owner in facts.owners for item in owner.items}
     for node in facts.all("placeholder"):
-        is_broken = any(parent.is_error for parent in ancestors(node.parent))
+        is_broken = any(parent.is_error for parent in syntax.ancestors(node)[1:])
         span = syntax.span(node)
         if not is_broken or node.id in item_ids or is_overgrown(node) or index.indent_before(span.start) is None:
             continue

@@ -18,7 +18,7 @@ from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.place import Place, depth, last_line
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.frames import edit_of, nearest_line_end
-from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Syntax, ancestors
+from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Syntax
 from dg_lsp.core.values import Document, Hole, Span
 
 # How many characters on each side the filters read. Only the syntax is checked on the whole file.
@@ -401,7 +401,7 @@ def drop_nothing(text: str, around: Around) -> str | None:
             return None
     nodes = [node for capture in PLACEHOLDERS for node in facts.all(capture)]
     if kind == "cursor":
-        nodes = [node for node in nodes if node.id in _whole_bodies(facts) and filled.span(node) == answer]
+        nodes = [node for node in nodes if node.id in _whole_bodies(filled, facts) and filled.span(node) == answer]
         nodes += facts.all("comment") if hole.extent == "block" else ()
     elif kind in ("body", "marker") and not (kind == "marker" and _ASKS_WORDS.search(hole.instruction)):
         nodes = placeholders.nothing(facts)
@@ -419,14 +419,14 @@ def drop_nothing(text: str, around: Around) -> str | None:
     return text if "".join(rest).strip(" \t\r\n;") else None
 
 
-def _whole_bodies(facts: Facts) -> set[int]:
+def _whole_bodies(filled: Syntax, facts: Facts) -> set[int]:
     """Return the ids of the nodes that are all of the body of a function which is not abstract."""
     return {
         owner.items[0].id
         for owner in facts.owners
         if owner.kind == "function"
         and len(owner.items) == 1
-        and not any(facts.has(name, node) for node in ancestors(owner.node) for name in ("abstract", "abstract.members"))
+        and not any(facts.has(name, node) for node in filled.ancestors(owner.node) for name in ("abstract", "abstract.members"))
     }
 
 

@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dg_lsp.core import languages, memo, syntax, values
 from dg_lsp.core.languages import Language
@@ -22,6 +22,7 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Edit, Hole, Span
 
 MAX_LINES = 2_000  # that are read on each side of the edit
+MAX_BLOCKS = 100  # around an edit
 MAX_HEAD = 40  # the lines of a block's head
 MAX_OPENERS = 20  # plain answers that are tried because they open what the lines below close
 
@@ -149,9 +150,9 @@ def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
     reader, last = _Reader(lines, language), lines.at(holes[-1].span.end)
     depth = _width(lines.indent(lines.at(holes[0].span.start)) or holes[0].indent)
     first = reader.start(lines.at(holes[0].span.start), depth)
-    blocks, (end, closers) = list(reader.blocks(first, depth)), reader.below(last, depth)
+    blocks, (end, closers) = list(itertools.islice(reader.blocks(first, depth), MAX_BLOCKS)), reader.below(last, depth)
     tag = lines.text.find(language.tag) if language.tag else -1
-    known = dict[str, Syntax]()
+    known = {before.text: before}
 
     def frame(blocks: Iterable[Iterable[int]], end: int) -> _Frame:
         chosen = {*range(first, end + 1), *itertools.chain(*blocks), *((lines.at(tag),) if tag >= 0 else ())}
@@ -239,6 +240,7 @@ class _Reader:
 
     lines: Lines
     language: Language
+    widths: dict[int, int | None] = field(default_factory=dict)
 
     def blocks(self, line: int, depth: int) -> Iterator[list[int]]:
         """Yield the lines of the head and of the end of each block around a line that is indented so far, the inmost first."""
@@ -283,11 +285,12 @@ class _Reader:
 
     def _width(self, line: int) -> int | None:
         """Return how far a line is indented; None if that says nothing, as for blank lines, comments and directives."""
-        code = self.lines.content(line).strip()
-        is_none = not code or code.startswith(self.language.line_comments)
-        if is_none or (self.language.outdents and re.match(self.language.outdents, code)):
-            return None
-        return _width(self.lines.indent(line))
+        if line not in self.widths:
+            code = self.lines.content(line).strip()
+            is_none = not code or code.startswith(self.language.line_comments)
+            is_none = is_none or bool(self.language.outdents and re.match(self.language.outdents, code))
+            self.widths[line] = None if is_none else _width(self.lines.indent(line))
+        return self.widths[line]
 
     def _closes(self, line: int) -> bool:
         return re.match(rf"[)\]{{}}]|(?:{self.language.closes})", self.lines.content(line).strip()) is not None

@@ -21,7 +21,7 @@ from pyflakes import messages
 from dg_lsp.core import languages, place, syntax
 from dg_lsp.core.place import last_line
 from dg_lsp.core.scope import python, uses
-from dg_lsp.core.syntax import ParseLimitError, Syntax, ancestors
+from dg_lsp.core.syntax import ParseLimitError, Syntax
 from dg_lsp.core.values import Document, Span
 
 DECLARED = frozenset({"javascript", "typescript", "tsx"})
@@ -189,7 +189,7 @@ def _around(parsed: Syntax, hole: Span) -> Span:
 
 def _outermost(parsed: Syntax, hole: Span) -> Span | None:
     function = None
-    for node in ancestors(parsed.node_at(hole)):
+    for node in parsed.ancestors(parsed.node_at(hole)):
         name = node.child_by_field_name("name")
         if node.type == "function_definition" and name is not None and parsed.span(name).end < hole.start:
             function = parsed.span(node)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from tree_sitter import Node
 
-from dg_lsp.core.syntax import Syntax, ancestors
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 
 # They declare nothing without a body.
@@ -68,9 +68,10 @@ def declares_again(filled: Syntax, answer: Span) -> bool:
         return node.start_byte < end and start < node.end_byte
 
     inner = [filled.node_at(answer)]
+    around = filled.ancestors(inner[0])
     for node in inner:
         inner += [child for child in node.named_children if is_own(child)]
-    for scope in filter(_is_scope, (*ancestors(inner[0]), *inner[1:])):
+    for scope in filter(_is_scope, (*around, *inner[1:])):
         near = _names(scope, [node for node in scope.named_children if is_own(node)])
         keys = [(path, key) for name, path in near if is_own(name) and (key := _key((name, path), filled))]
         own = {key for _, key in keys}
@@ -85,7 +86,10 @@ def declares_again(filled: Syntax, answer: Span) -> bool:
             node for node in scope.named_children if bisect_left(places, node.start_byte) < bisect_left(places, node.end_byte)
         ]
         locals_ = {key for path, key in keys if not any(_SHADOWS.search(node.type) for node in path[1:])}
-        for found, there in ((_names(scope, others), own), (_around(scope, filled.language.shadows), locals_)):
+        for found, there in (
+            (_names(scope, others), own),
+            (_around(scope, filled), locals_),
+        ):
             if any(not is_own(each[0]) and _key(each, filled) in there for each in found):
                 return True
     return False
@@ -98,9 +102,11 @@ def _is_scope(node: Node) -> bool:
 def _names(scope: Node, children: Sequence[Node]) -> Iterator[_Name]:
     """Yield the names that some of a scope's children declare."""
     is_list, loop = _NAMES.search(scope.type), scope.child_by_field_name(_LOOPS.get(scope.type, ""))
-    todo: list[_Name] = [(child, (scope,)) for child in children if not _is_conditional(child)]
+    todo: list[_Name] = [(child, (scope,)) for child in children]
     while todo:
         node, path = todo.pop()
+        if len(path) == 1 and (node == loop or _DECLARES.search(node.type)) and _is_conditional(node):
+            continue
         is_set = node.type == "assignment_expression" and "initializer" in path[-1].type
         if is_set or _DECLARES.search(node.type):
             todo += ((child, (*path, node)) for child in _declared(node))
@@ -140,16 +146,16 @@ def _labels(case: Node) -> list[Node]:
     return [] if any(re.search("guard|when|^pattern", value.type) for value in values) else values
 
 
-def _around(scope: Node, shadows: str) -> Iterator[_Name]:
+def _around(scope: Node, filled: Syntax) -> Iterator[_Name]:
     """Yield the names in the head of the function whose body or list the scope is, and those around that it may not shadow."""
-    for inner, outer in itertools.takewhile(lambda pair: not pair[1].is_error, itertools.pairwise(ancestors(scope))):
+    for inner, outer in itertools.takewhile(lambda pair: not pair[1].is_error, itertools.pairwise(filled.ancestors(scope))):
         is_body = _BODY.search(inner.type) and outer.child_by_field_name("body") == inner
         head = outer if is_body or _HEAD.search(inner.type) else None
         while head is not None:
             lists = [node for node in head.named_children if _HEAD.search(node.type) and node != inner]
             yield from (name for node in lists for name in _names(node, node.named_children))
             head = head.child_by_field_name("declarator")
-        if not shadows or re.search(shadows, f"{inner.type} {outer.type}"):
+        if not filled.language.shadows or re.search(filled.language.shadows, f"{inner.type} {outer.type}"):
             return
         if "clause" not in inner.type:
             yield from _names(outer, [node for node in outer.named_children if node.end_byte <= inner.start_byte])

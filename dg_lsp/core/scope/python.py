@@ -24,7 +24,7 @@ from tree_sitter import Node
 from dg_lsp.core import memo
 from dg_lsp.core.place import first_line
 from dg_lsp.core.scope import uses
-from dg_lsp.core.syntax import Syntax, ancestors
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 
 # Checking a longer region takes too long.
@@ -120,7 +120,7 @@ def _region(filled: Syntax, answer: Span) -> _Region:
     block: Node | None = None
     outermost: Node | None = None
     parents = list[Node]()
-    for node in ancestors(filled.node_at(answer)):
+    for node in filled.ancestors(filled.node_at(answer)):
         body = node.child_by_field_name("body")
         is_inside = body is not None and filled.span(body).start <= answer.start
         if node.type == "function_definition" and is_inside:

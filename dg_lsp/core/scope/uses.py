@@ -15,7 +15,7 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from dg_lsp.core.syntax import Syntax, ancestors
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 
 # A name with more occurrences counts as bound: it probably is, and checking each one takes too long.
@@ -67,7 +67,7 @@ def _is_only_used(name: str, filled: Syntax, answers: Sequence[Span]) -> bool:
 
 def _role(node: Node, span: Span, filled: Syntax) -> Literal["uses", "binds", "nothing"]:
     """Return whether the occurrence uses or binds the name; in doubt "binds"."""
-    facts, around = filled.facts_near(span), list(ancestors(node))
+    facts, around = filled.facts_near(span), filled.ancestors(node)
     if any(facts.has("comment", each) for each in around):
         return "nothing"
     if any(each.is_error for each in around):
