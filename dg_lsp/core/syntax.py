@@ -165,6 +165,8 @@ def _items(node: Node, inside: tuple[int, int], bodies: frozenset[int]) -> Itera
 _SIGNATURE_CHARS = 400
 _TYPE_LINES = 12
 MOST_DERIVED = 32  # cached results of functions of a tree
+MOST_AROUND = 3_000
+"""Nodes around a place. Real code has less than a hundred; the time of a query grows with their square."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,6 +261,10 @@ class Syntax:
             path.append(inner)
         return path[::-1]
 
+    def is_deep(self, offset: int) -> bool:
+        """Return whether the code at the offset is nested too deeply to be queried."""
+        return len(self.ancestors(self.node_at(Span(offset, offset)))) > MOST_AROUND
+
     def token_ends(self, span: Span) -> tuple[int, ...]:
         """Return the end of each token within the span, in order."""
         start, end = self.offsets.to_byte(span.start), self.offsets.to_byte(span.end)
@@ -307,7 +313,7 @@ def adds_errors(after: Syntax, before: Syntax) -> bool:
 
 
 class ParseLimitError(GrammarError):
-    """The parser took longer than its limit, so the text counts as one without a grammar."""
+    """The parser took longer than its limit, or the code is nested too deeply: it counts as a text without a grammar."""
 
 
 def limit_s(source: bytes) -> float:

@@ -16,7 +16,7 @@ from lsprotocol import types as lsp
 from dg_lsp.core import languages, local, positions
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.positions import Encoding, Lines
-from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.syntax import ParseLimitError, Syntax
 from dg_lsp.core.values import Document, Span
 from dg_lsp.server import convert
 
@@ -68,7 +68,14 @@ class OpenDocument:
 
     def near(self, offset: int) -> Syntax | None:
         """Return the document's syntax near an offset, which is faster than parsing a long file (see `core.local`)."""
-        return self._guarded(lambda: self._around(offset))
+
+        def shallow() -> Syntax | None:
+            near = self._around(offset)
+            if near is not None and near.is_deep(offset):
+                raise ParseLimitError("the code at the cursor is nested too deeply")
+            return near
+
+        return self._guarded(shallow)
 
     def _guarded(self, parsed: Callable[[], Syntax | None]) -> Syntax | None:
         """Return what `parsed` returns; None when the parser takes too long, and then for the next few changes."""
@@ -77,7 +84,7 @@ class OpenDocument:
         try:
             syntax = parsed()
         except languages.GrammarError as error:
-            self.is_unparsed = isinstance(error, syntaxes.ParseLimitError)
+            self.is_unparsed = isinstance(error, ParseLimitError)
             if self.is_unparsed:
                 # Each try blocks the server up to the parser's limit, so it is tried less and less often.
                 self._n_failures += 1

@@ -72,6 +72,8 @@ def to_edits(
     """
     if len(candidate.texts) != len(holes):
         return Polished(dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
+    if syntax is not None and any(syntax.is_deep(hole.span.start) for hole in holes):
+        return Polished(dropped="is in code that is nested too deeply to be checked")
     texts, edits, is_shrunk = list[str](), list[Edit](), False
     filled, tree = document, syntax
     try:
