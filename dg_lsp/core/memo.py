@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-MOST_BYTES = 4_000_000
+MOST_BYTES = 2_600_000
+NAME_BYTES = 100  # of each name in a set
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -26,13 +27,14 @@ class Memo:
         self._results = OrderedDict[Hashable, tuple[Any, int]]()
 
     def find(self, key: Hashable, size: int, compute: Callable[[], Result]) -> Result:
-        """Return the result of this key, computed if it is not cached."""
+        """Return the result of this key, computed if it is not cached. `size` is that of the key."""
         with self._lock:
             if key in self._results:
                 self._results.move_to_end(key)
                 cached: Result = self._results[key][0]
                 return cached
         result = compute()
+        size += NAME_BYTES * len(result) if isinstance(result, frozenset) else 0
         with self._lock:
             self._size += size - self._results.pop(key, (None, 0))[1]
             self._results[key] = result, size

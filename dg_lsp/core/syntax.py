@@ -127,8 +127,8 @@ def find_facts(
                 owner = Owner(
                     kind,
                     captures[kind][0],
-                    name=_text(captures.get("name", ())),
-                    bases=_text(captures.get("bases", ())),
+                    name=_text(captures.get("name", ()), offsets),
+                    bases=_text(captures.get("bases", ()), offsets),
                     inside=Span(start, max(start, offsets.to_point(within[1]) if closers else offsets.to_end(within[1]))),
                     closed=bool(closers),
                     within=within,
@@ -141,8 +141,8 @@ def find_facts(
     return Facts(nodes, tuple(sorted(owners.values(), key=lambda owner: (owner.inside.start, -owner.inside.end))))
 
 
-def _text(nodes: Iterable[Node]) -> str:
-    return b" ".join(node.text or b"" for node in nodes).decode("utf-8", "replace")
+def _text(nodes: Iterable[Node], offsets: ByteOffsets) -> str:
+    return b" ".join(offsets.source[node.start_byte : node.end_byte] for node in nodes).decode("utf-8", "replace")
 
 
 def _precedence(owner: Owner) -> tuple[bool, int, bool]:
@@ -374,8 +374,15 @@ def _tree(source: bytes, language: Language, previous: Syntax | None) -> tree_si
     limit = limit_s(source) / (1 if previous is None else 2)
     end = time.thread_time() + limit
 
-    def read(byte: int, _point: tree_sitter.Point) -> bytes:
-        return source[byte : byte + _CHUNK_BYTES]
+    # The parser never frees what it reads, so that is one buffer, which is emptied after the parse. Queries that compare a
+    # node's text read it later, and need bytes.
+    chunk, is_parsed = bytearray(), False
+
+    def read(byte: int, _point: tree_sitter.Point) -> bytes | bytearray:
+        if is_parsed:
+            return source[byte : byte + _NAME_BYTES]
+        chunk[:] = source[byte : byte + _CHUNK_BYTES]
+        return chunk
 
     def is_over(_byte: int, _has_error: bool) -> bool:
         return time.thread_time() > end
@@ -393,10 +400,14 @@ def _tree(source: bytes, language: Language, previous: Syntax | None) -> tree_si
         return parser.parse(read, old, progress_callback=is_over)
     except ValueError as error:
         raise ParseLimitError(f"parsing {language.name} took more than {limit:.1f} s") from error
+    finally:
+        is_parsed = True
+        chunk.clear()
 
 
 # The parser asks for the text in pieces of this size.
 _CHUNK_BYTES = 16_384
+_NAME_BYTES = 64  # most names have fewer
 
 
 def _row_and_column(source: bytes, byte: int) -> tuple[int, int]:

@@ -75,10 +75,8 @@ def reasons(
 def reason_of_scope(scope: Scope, settings: Settings, *, is_unparsed: bool = False) -> Reason | None:
     """Return why nothing is suggested unprompted at a place that was parsed, or None."""
     if is_unparsed:
-        return Reason(
-            "unparsed",
-            "this text takes too long to parse, or is nested too deeply; a suggestion that you ask for is made without its syntax",
-        )
+        why = "this text takes too long to parse, or is nested too deeply"
+        return Reason("unparsed", f"{why}; a suggestion that you ask for is made without its syntax")
     if scope == "comment" and not settings.in_comments:
         return Reason("comment", "the cursor is in a comment")
     if scope == "string" and not settings.in_strings:

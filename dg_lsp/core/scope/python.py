@@ -15,7 +15,7 @@ import symtable
 import warnings
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 
 from pyflakes import checker, messages
@@ -78,7 +78,7 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
     bound_before = bound_names(_unix(filled.text[: filled.span(statement).start] if statement else before))
     bound_after = bound_names(_unix(after), in_block=region.opener == _BLOCK)
     if own and bound_after is not None:
-        bound_after |= {_name_of(own)}
+        bound_after |= {_name_of(own, filled)}
     text = filled.text[answer.start : answer.end]
     source = f"{region.head}{text}{region.tail}"
     if bound_before is None or bound_after is None or binds_anything(source) or len(source) > MAX_CHARS:
@@ -154,7 +154,7 @@ def _in_class(filled: Syntax, block: Node, answer: Span) -> _Region:
         if child.type not in ("function_definition", "class_definition", "decorated_definition"):
             continue
         place = filled.span(child)
-        name = _name_of(child.child_by_field_name("definition") or child)
+        name = _name_of(child.child_by_field_name("definition") or child, filled)
         short = f"{name} = None" if name else "pass"
         if place.end < answer.start:
             head, head_end = f"{head}{filled.text[head_end : place.start]}{short}", place.end
@@ -163,9 +163,10 @@ def _in_class(filled: Syntax, block: Node, answer: Span) -> _Region:
     return _Region(span, head + filled.text[head_end : answer.start], tail + filled.text[tail_end : span.end], _CLASS)
 
 
-def _name_of(definition: Node) -> str:
+def _name_of(definition: Node, filled: Syntax) -> str:
     name = definition.child_by_field_name("name")
-    return name.text.decode() if name is not None and name.text else ""
+    span = Span(0, 0) if name is None else filled.span(name)
+    return filled.text[span.start : span.end]
 
 
 def _whole_lines(filled: Syntax, span: Span) -> Span:
@@ -190,7 +191,8 @@ class _Module:
     filename: str
 
 
-@memo.of_texts
+# The last few: candidates of one request are compared with the same plain answer.
+@lru_cache(maxsize=4)
 def _unbound(head: str, tail: str, module: _Module, answer: str) -> frozenset[str] | None:
     """Return the names that a region with the answer uses and nothing binds; None if it does not parse."""
     source = f"{head}{answer}{tail}"

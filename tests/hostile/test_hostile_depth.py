@@ -1,0 +1,111 @@
+"""Code that is nested a thousand levels deep is judged like any other, and still deeper code gets a reason instead."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dg_lsp
+from dg_lsp.core import holes, local, syntax
+from dg_lsp.core.syntax import MOST_AROUND
+from dg_lsp.core.values import Budget, Calibrated, Candidate, Document
+from dg_lsp.infill import pipeline
+from dg_lsp.infill.pipeline import FileContext
+from dg_lsp.server.sync import OpenDocument
+from tests import naive
+
+N = 1_000
+# By name: language, what is before, what is repeated before and after the cursor, what is after; `#` is a number.
+CODE = {
+    "js else if": ("javascript", "function f(x) {\n  if (x) {\n", "  } else if (x == #) {\n    a#();\n", "", "  }\n}\n"),
+    "js then": ("javascript", "fetch(a)\n", "  .then((r#) => r#)\n", "", "  .then();\n"),
+    "js plus": ("javascript", "const s =\n", "    a# +\n", "", "b;\n"),
+    "js blocks": ("javascript", "function f() {\n", "if (a) {\n", "}\n", "}\n"),
+    "js lists": ("javascript", "x = ", "[\n", "]\n", ";\n"),
+    "js callbacks": ("javascript", "", "f(function () {\n", "});\n", ""),
+    "ts else if": ("typescript", "function f(x: number) {\n  if (x) {\n", "  } else if (x == #) {\n", "", "  }\n}\n"),
+    "tsx elements": ("tsx", "const a = (\n", "<div>\n", "</div>\n", ");\n"),
+    "py plus": ("python", "x = (\n", "    a# +\n", "", "b\n)\n"),
+    "py elif": ("python", "def f(x):\n    if x:\n        a()\n", "    elif x == #:\n        a#()\n", "", "\n"),
+    "py lists": ("python", "x = ", "[\n", "]\n", "\n"),
+    "go else if": ("go", "package a\n\nfunc f(x int) {\n\tif x == 0 {\n", "\t} else if x == # {\n", "", "\t}\n}\n"),
+    "rust chain": ("rust", "fn f() {\n    q\n", "        .then(r#)\n", "", "        .end();\n}\n"),
+    "java plus": ("java", "class A {\n  String s = a\n", "    + b#\n", "", "  ;\n}\n"),
+    "c blocks": ("c", "int f(void) {\n", "if (a) {\n", "}\n", "}\n"),
+    "c pointers": ("c", "int ", "(*", ")", "(void) {\n}\n"),
+    "cpp stream": ("cpp", "void f() {\n  std::cout\n", "    << a#\n", "", "  ;\n}\n"),
+    "ruby chain": ("ruby", "q\n", "  .then(r#)\n", "", "  .end()\n"),
+    "ruby elsif": ("ruby", "def f(x)\n  if x == 0\n", "  elsif x == #\n    a#\n", "", "  end\nend\n"),
+    "php concat": ("php", "<?php\n$s = 'a'\n", "  . 'b#'\n", "", "  ;\n"),
+    "bash blocks": ("bash", "f() {\n", "if a; then\n", "fi\n", "}\n"),
+    "csharp else if": (
+        "csharp",
+        "class A {\n  void F(int x) {\n    if (x == 0) {\n",
+        "    } else if (x == #) {\n",
+        "",
+        "}}}\n",
+    ),
+    "lua blocks": ("lua", "function f()\n", "if a then\n", "end\n", "end\n"),
+}
+COMMENTS = {"python": "#", "ruby": "#", "bash": "#", "lua": "--"}
+
+
+def nested(name: str, n: int, n_chars: int = 0) -> tuple[Document, int]:
+    """Return a document with nested code and comments after it, and the place of the cursor in the code."""
+    language, before, opener, closer, after = CODE[name]
+    head = before + "".join(opener.replace("#", str(number)) for number in range(n))
+    comment = f"{COMMENTS.get(language, '//')} nothing\n"
+    text = head + closer * n + after + comment * (n_chars // len(comment) + 1)
+    return Document(f"untitled:{name}", language, text), len(head)
+
+
+@pytest.mark.parametrize("name", CODE)
+@pytest.mark.parametrize("n_chars", [0, local.LONG_CHARS], ids=["short", "long"])
+def test_deep_code_is_parsed_near_the_cursor_and_judged(name: str, n_chars: int) -> None:
+    document, at = nested(name, N, n_chars)
+    opened = OpenDocument(document.uri, document.language, 1, document.text)
+    near = opened.near(at)
+    assert (near is None) == opened.is_unparsed
+    holes.in_document(document, opened.syntax(), holes.KINDS)
+    hole = holes.at_cursor(document, at, near)
+    request = pipeline.to_request(document, (hole,), FileContext("a", budget=Budget(candidates=2)), syntax=near)
+    answer = pipeline.to_answer(request, [Candidate(("a(1)",), Calibrated(0.5))], document, syntax=near)
+    assert answer.suggestions or answer.reason
+    row = document.text.count("\n", 0, at)
+    opened.change(2, [naive.edit("x", (row, 0), (row, 0))], "utf-16")
+    opened.near(at + 1)
+
+
+@pytest.mark.parametrize("name", ["js blocks", "js else if", "tsx elements"])
+def test_code_that_is_nested_too_deeply_counts_as_without_a_grammar(name: str) -> None:
+    document, at = nested(name, MOST_AROUND)
+    opened = OpenDocument(document.uri, document.language, 1, document.text)
+    assert opened.near(at) is None
+    assert opened.is_unparsed
+    tree, hole = syntax.of(document), holes.at_cursor(document, at, None)
+    request = pipeline.to_request(document, (hole,), FileContext("a"), syntax=None)
+    answer = pipeline.to_answer(request, [Candidate(("a(1)",), Calibrated(0.5))], document, syntax=tree)
+    assert answer.reason == "the answer is in code that is nested too deeply to be checked"
+
+
+# Functions that call themselves, and why that ends early.
+RECURSIVE = {
+    "batch/scratch.py contents": "once for each repository within another",
+    "batch/verify.py by_halves": "half as many each time",
+    "core/lexing.py tokens": "a language that is embedded embeds no other",
+    "infill/workspace.py _alternatives": "a pattern has at most 256 characters",
+}
+
+
+def test_no_function_that_reads_a_repository_calls_itself() -> None:
+    root, found = Path(dg_lsp.__file__).parent, set[str]()
+    for part in ("batch", "core", "infill", "server"):
+        for path in (root / part).rglob("*.py"):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+                    if any(isinstance(call, ast.Name) and call.id == node.name for call in calls):
+                        found.add(f"{path.relative_to(root).as_posix()} {node.name}")
+    assert found - RECURSIVE.keys() == set()
