@@ -254,6 +254,7 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
                 value = stated["environment"][setting.key]
                 patch.setenv(setting.variable, ",".join(value) if isinstance(value, list) else str(value))
         session = Configuration()
+        session.can_hold = True
         session.options = stated["greeting"]
         session.set_roots([(place / "root").as_uri()])
         session.set_editor_settings(stated["editor"])
