@@ -45,7 +45,9 @@ class Llama:
                 table = matmul.quantised(table.float())
             self._device = (table.values if isinstance(table, Quantised) else table).device
             self._embedding = table
-            self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
+            # A small model's logits are computed in 32 bits, which takes hardly longer.
+            head_kind: matmul.Kind = "onednn" if sizes.gemma and kind == "onednn-bf16" else kind
+            self._head = Head(table if sizes.tied else weights["lm_head.weight"], head_kind)
             # One layer after another, so that memory holds few of the weights twice.
             self.layers = [layer_of(sizes, weights, index, kind) for index in range(sizes.layers)]
             self._norm = norm_of(weights["model.norm.weight"], sizes)

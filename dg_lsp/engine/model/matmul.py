@@ -1,7 +1,7 @@
 """Multiply tokens by a model's weight matrices on a CPU, with the kernels that are fastest there, for inference only.
 
 torch multiplies 32-bit matrices with MKL, which does not use the AVX-512 instructions of AMD's processors. oneDNN uses those
-of every processor, and applies the activation in the same operation. It generates code for each new shape, which takes
+of every processor. It generates code for each new shape, which takes
 longer than a small product. So the number of tokens is rounded up to a few sizes (`padded`), and the added rows are ignored.
 
 In 8-bit integers, weights have one scale per output channel, and inputs one scale per row. A scale per tensor, as in torch's
@@ -23,7 +23,7 @@ import functools
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,39 +41,7 @@ EXPLAINED: dict[Kind, str] = {
 }
 
 X86 = ("x86_64", "amd64")
-BLOCK = 128  # queries whose scores are in memory at once; the fastest of 64, 96, 128 and 192
-KEYS = 64  # the number of keys is rounded up to a multiple of this
-MIN_SCORES = 128  # with fewer queries times heads, torch's own attention is as fast
 SCORES = 1 << 19  # of a block of `attention_in_blocks`; with more, 2 MB in all, some shapes take twice as long
-
-
-class Matrix(Protocol):
-    """A weight matrix [O, I] in the form that its products need."""
-
-    def times(self, inputs: Tensor) -> Tensor:
-        """Return the products [N, O] of inputs [N, I], in 32 bits."""
-
-    def tanh(self, inputs: Tensor) -> Tensor:
-        """Return the hyperbolic tangents [N, O] of the products, in 32 bits."""
-
-    def feed(self, inputs: Tensor, up: Matrix, down: Matrix) -> Tensor:
-        """Return `down` times (GELU of this matrix's product, times the product of `up`): a gated feed-forward layer."""
-
-
-class PlainMatrix:
-    """A matrix for torch's own product, transposed once."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight.float().t().contiguous()
-
-    def times(self, inputs: Tensor) -> Tensor:
-        return inputs @ self.weight
-
-    def tanh(self, inputs: Tensor) -> Tensor:
-        return (inputs @ self.weight).tanh_()
-
-    def feed(self, inputs: Tensor, up: PlainMatrix, down: PlainMatrix) -> Tensor:
-        return F.gelu(inputs @ self.weight, approximate="tanh").mul_(inputs @ up.weight) @ down.weight
 
 
 class OneDnnMatrix:
@@ -84,23 +52,9 @@ class OneDnnMatrix:
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous(), 64)
 
     def times(self, inputs: Tensor) -> Tensor:
-        return _product(inputs.to(self.dtype), self.weight).float()
-
-    def tanh(self, inputs: Tensor) -> Tensor:
-        return _product(inputs.to(self.dtype), self.weight, "tanh").float()
-
-    def feed(self, inputs: Tensor, up: OneDnnMatrix, down: OneDnnMatrix) -> Tensor:
-        """Return the output of a gated feed-forward layer whose gate is this matrix, in three operations."""
-        narrow = inputs.to(self.dtype)
-        gate = _product(narrow, self.weight, "gelu", "tanh")
-        return down.times(torch.ops.mkldnn._linear_pointwise.binary(narrow, gate, up.weight, None, "mul"))
-
-
-def matrix(weight: Tensor, kind: Kind) -> Any:
-    """Return a weight matrix [O, I] in the form for this kind of product."""
-    if kind == "plain":
-        return PlainMatrix(weight)
-    return OneDnnMatrix(weight, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
+        """Return the products [N, O] of inputs [N, I], in 32 bits."""
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs.to(self.dtype), self.weight, None, "none", [], "")
+        return result.float()
 
 
 @functools.cache
@@ -112,45 +66,10 @@ def best_kind(*, in_16_bits: bool = True) -> Kind:
     return "onednn-bf16" if has_16_bits else "onednn"
 
 
-def padded(n_tokens: int, kind: Kind) -> int:
+def padded(n_tokens: int) -> int:
     """Return the number of rows to compute for a number of tokens, so that oneDNN generates code for few shapes."""
-    if kind in ("plain", *NARROW):
-        return n_tokens
     step = 8 if n_tokens <= 64 else 16 if n_tokens <= 128 else 32 if n_tokens <= 256 else 64
     return -(-n_tokens // step) * step
-
-
-def attention(queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-    """Return the attention of queries [N, heads, D] over keys and values [L, D] that all heads share: [N, heads, D]."""
-    n_tokens, n_heads, size = queries.shape
-    n_keys = len(keys)
-    more_keys = -(-n_keys // KEYS) * KEYS
-    queries = with_rows(queries, padded(n_tokens, "onednn")).reshape(-1, size)
-    scores = _product(queries * scaling if scaling != 1.0 else queries, with_rows(keys, more_keys))
-    scores[:, n_keys:] = -torch.inf
-    # oneDNN is slow on a weight that is a view of a larger matrix.
-    mixed = _product(scores.softmax(-1), with_rows(values, more_keys).t().contiguous())
-    return mixed.view(-1, n_heads, size)[:n_tokens]
-
-
-def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-    """Return the causal attention of queries [N, heads, D] over keys and values [N, D] that all heads share: [N, heads, D].
-
-    Each block of queries is multiplied by the keys up to its own end, so that half of the scores are never computed. For
-    few shapes, N is one of the sizes of `padded`.
-    """
-    n_tokens, n_heads, size = queries.shape
-    queries = queries * scaling if scaling != 1.0 else queries
-    later = torch.ones(BLOCK, BLOCK, dtype=torch.bool).triu_(1)
-    bias = torch.zeros(BLOCK, 1, BLOCK).masked_fill_(later[:, None], -torch.inf)
-    mixed = []
-    for start in range(0, n_tokens, BLOCK):
-        end = min(start + BLOCK, n_tokens)
-        n_own = end - start
-        scores = _product(queries[start:end].reshape(-1, size), keys[:end].contiguous()).view(n_own, n_heads, end)
-        scores[..., start:] += bias[:n_own, :, :n_own]
-        mixed.append(_product(scores.softmax(-1).view(-1, end), values[:end].t().contiguous()))
-    return torch.cat(mixed).view(n_tokens, n_heads, size)
 
 
 def are_blocks_faster() -> bool:
@@ -208,24 +127,18 @@ def with_rows(tokens: Tensor, n_rows: int) -> Tensor:
     return torch.cat([tokens, tokens.new_zeros(n_rows - len(tokens), *tokens.shape[1:])])
 
 
-def _product(inputs: Tensor, weight: Tensor, activation: str = "none", approximate: str = "") -> Tensor:
-    """Return the activation of the product [N, O] of inputs [N, I] and a weight [O, I]."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, weight, None, activation, [], approximate)
-    return result
-
-
 def _computes(dtype: torch.dtype = torch.float32, error: float = 1e-4) -> bool:
     """Return whether torch has the operations of `OneDnnMatrix`, which are not public, and they compute the products.
 
     `error` is the largest allowed share of the result.
     """
-    gate, up, down, inputs = (torch.linspace(-1.0, 1.0, 64).view(8, 8).roll(turns, 0) for turns in range(4))
+    weight, inputs = (torch.linspace(-1.0, 1.0, 64).view(8, 8).roll(turns, 0) for turns in range(2))
     try:
-        fed = OneDnnMatrix(gate, dtype).feed(inputs, OneDnnMatrix(up, dtype), OneDnnMatrix(down, dtype))
+        products = OneDnnMatrix(weight, dtype).times(inputs)
     except (AttributeError, RuntimeError, TypeError):
         return False
-    exact = PlainMatrix(gate).feed(inputs, PlainMatrix(up), PlainMatrix(down))
-    return bool((fed - exact).norm() <= error * exact.norm())
+    exact = inputs @ weight.t()
+    return bool((products - exact).norm() <= error * exact.norm())
 
 
 def attention_over(

@@ -261,7 +261,7 @@ class OneDnn(Matrix):
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         rows = inputs.rows
         # oneDNN generates code for each number of rows, which takes longer than a small product.
-        return self._matrix.times(with_rows(rows, matmul.padded(len(rows), "onednn")))[: len(rows)], None
+        return self._matrix.times(with_rows(rows, matmul.padded(len(rows))))[: len(rows)], None
 
 
 def matrix(weight: Weight, kind: matmul.Kind) -> Matrix:
