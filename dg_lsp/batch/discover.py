@@ -164,7 +164,7 @@ def _under(folder: Path, named: Collection[Path], *, with_foreign: bool) -> Iter
         others = [name for name in own_folders if git.is_root(Path(here, name)) and git.root_of(Path(here))]
         folders[:] = sorted(set(own_folders).difference(others))
         for place in (Path(here, name) for name in sorted(others)):
-            if not any(path.is_relative_to(place) for path in named):
+            if place not in named:
                 yield Skipped(show(place), OTHER_REPOSITORY)
         for name in () if with_foreign else list(filter(_FOREIGN_FOLDER.fullmatch, folders)):
             folders.remove(name)

@@ -194,8 +194,9 @@ def _is_followed(link: Path, root: Path, command: str) -> bool:
 
 
 def _copy_one(path: Path, place: Path, made: Copy, command: str) -> int:
-    target = Path(os.path.realpath(path))
+    target = path
     if path.is_symlink():
+        target = Path(os.path.realpath(path))
         # A venv's Python finds its libraries by its own place, and no check writes to it.
         is_python = path.name.startswith("python") and (path.parent.parent / "pyvenv.cfg").is_file() and target.is_file()
         is_inside = target.is_relative_to(made.original)
