@@ -11,9 +11,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from dg_lsp.client import link as links
 from dg_lsp.client.life import Life, State
@@ -24,6 +23,7 @@ from dg_lsp.wire import discovery, model_names
 from dg_lsp.wire.config import NO_PASSWORD, Config
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
+from dg_lsp.wire.tasks import Tasks
 from dg_lsp.wire.visible import with_log
 
 log = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ class EngineClient:
         self._changed = asyncio.Event()
         self._link: Link | None = None
         self._joining: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks[object]()
         self._is_closed = False
         self._n_filling = 0
         self._giving_back: asyncio.TimerHandle | None = None
@@ -232,7 +232,7 @@ class EngineClient:
         old, self.options = self.options, options
         if old is not None and replace(old, settings=options.settings) == options and self.state.name != "off":
             if self._link is not None and old.settings != options.settings:
-                self._in_background(self._link.configure(asdict(options.settings)))
+                self._tasks.start(object(), self._link.configure(asdict(options.settings)))
             return False
         self._life = replace(self._life, model=options.engine_id.model)
         self._live(self._life.stopped().asked(self._clock()))
@@ -342,8 +342,7 @@ class EngineClient:
         self._hold_on()
         self._live(self._life.stopped())
         self._wake()
-        while self._closing:
-            await asyncio.wait(tuple(self._closing))
+        await self._tasks.finish()
 
     @property
     def _is_remote(self) -> bool:
@@ -400,7 +399,7 @@ class EngineClient:
         if life.epoch != before.epoch:
             self._drop()
         if life.state.name == "starting" and self._joining is None:
-            self._joining = self._in_background(self._join(life.pause_s(self._clock())))
+            self._joining = self._tasks.start(object(), self._join(life.pause_s(self._clock())))
         if life.state != before.state:
             self._wake()
             self._on_state(life.state)
@@ -488,13 +487,7 @@ class EngineClient:
         self._joining = None
         if self._link is not None:
             link, self._link = self._link, None
-            self._in_background(link.close())
-
-    def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-        return task
+            self._tasks.start(object(), link.close())
 
     # An engine of another build ends when no client holds a lease
 

@@ -55,6 +55,11 @@ class Tasks(Generic[Key]):
         for task in self._tasks.values():
             task.cancel()
 
+    async def finish(self) -> None:
+        """Wait until all tasks have ended, also those that start meanwhile."""
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks.values()))
+
     async def close(self) -> None:
         """Cancel all tasks, and wait until they have ended."""
         self.cancel()
