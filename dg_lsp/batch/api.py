@@ -31,12 +31,12 @@ from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.client import engine as engines
 from dg_lsp.client.life import State
-from dg_lsp.client.port import Engine, EngineError, Guarded, keeps_file, patterns_of
+from dg_lsp.client.port import Engine, EngineError, Guarded
 from dg_lsp.core import holes
 from dg_lsp.core.values import Hole
 from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names, programs
-from dg_lsp.wire.config import LOCAL_ONLY
+from dg_lsp.wire.config import LOCAL_ONLY, keeps_file, patterns_of
 from dg_lsp.wire.extras import install_command
 
 ERRORS = (PlanError, JournalError, ScratchError, EngineError, config.ConfigError)

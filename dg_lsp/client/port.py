@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.wire import config, discovery
-from dg_lsp.wire.config import LocalOnlyError, private_names, read, stays_local, workspace_of
+from dg_lsp.wire.config import LocalOnlyError
 
 
 class EngineError(Exception):
@@ -67,14 +65,3 @@ def shown(request: InfillRequest, patterns: tuple[str, ...]) -> InfillRequest:
         return config.shown(request, patterns)
     except LocalOnlyError as error:
         raise EngineError(str(error)) from error
-
-
-def keeps_file(path: Path, patterns: tuple[str, ...]) -> bool:
-    """Return whether a file stays on this machine."""
-    return any(stays_local(name, patterns) for name in private_names(path.resolve()))
-
-
-def patterns_of(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Return the private patterns of the user and of all workspaces of these files."""
-    roots = dict.fromkeys(workspace_of(path.resolve()) for path in paths)
-    return tuple(dict.fromkeys(pattern for root in roots for pattern in read(root)[0].settings.local_only))

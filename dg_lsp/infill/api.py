@@ -18,7 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dg_lsp.client import engine as engines
-from dg_lsp.client.port import Engine, EngineError, Guarded, keeps_file, patterns_of
+from dg_lsp.client.port import Engine, EngineError, Guarded
 from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.place import first_line
@@ -29,7 +29,7 @@ from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names, programs
-from dg_lsp.wire.config import LOCAL_ONLY, ConfigError
+from dg_lsp.wire.config import LOCAL_ONLY, ConfigError, keeps_file, patterns_of
 
 KINDS = ("bodies", "markers")
 Result = TypeVar("Result")

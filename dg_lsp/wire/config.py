@@ -18,7 +18,7 @@ import posixpath
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NewType, get_args, get_type_hints
@@ -503,7 +503,8 @@ def unallowed(model: str, allow: Sequence[str]) -> str | None:
 
 
 # --- Which files and which parts of a request a remote model may see, by `privacy.local_only`. Remote backends accept only the
-# type that `shown` returns, so no request can skip the check.
+# type that `shown` returns, so no request can skip the check. Both sides make it: only a front end knows the patterns of a
+# workspace, and only the engine gets the requests of other clients, and patterns that were written after a front end's start.
 
 LOCAL_ONLY = "is for local models only (privacy.local_only), and the chosen model is remote"
 """Why a file gets no answer from a remote model: the end of a sentence that begins with the file."""
@@ -537,6 +538,17 @@ def stays_local(path: str, patterns: tuple[str, ...]) -> bool:
         return gitignore.covers(patterns, name)
     except gitignore.PatternError:
         return True  # a pattern that is too expensive to match keeps every file local
+
+
+def keeps_file(path: Path, patterns: tuple[str, ...]) -> bool:
+    """Return whether a file stays on this machine."""
+    return any(stays_local(name, patterns) for name in private_names(path.resolve()))
+
+
+def patterns_of(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return the private patterns of the user and of all workspaces of these files."""
+    roots = dict.fromkeys(workspace_of(path.resolve()) for path in paths)
+    return tuple(dict.fromkeys(pattern for root in roots for pattern in read(root)[0].settings.local_only))
 
 
 def shown(request: InfillRequest, patterns: tuple[str, ...]) -> Shown:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.client.engine import ConnectOptions, connect_options
-from dg_lsp.client.port import keeps_file
 from dg_lsp.wire import config
-from dg_lsp.wire.config import Config, ConfigError, stays_local
+from dg_lsp.wire.config import Config, ConfigError, keeps_file, stays_local
 from dg_lsp.wire.settings import Settings
 from tests import marked
 
