@@ -36,7 +36,7 @@ LINE_CHARS = 240  # of a passage, after the place
 BLOCK_CHARS = 1_600
 
 _OFFSET_BITS = 24
-_TOKEN = re.compile(r"[^\S\n]*(?:\n\s*|\w+|[^\w\s])")
+_TOKEN = re.compile(r"(?:(?<![^\S\n])[^\S\n]++)?(?:\n\s*|\w+|[^\w\s])")
 _LAST_WORD = re.compile(r"\w+\Z")
 _BLANK = re.compile(r"[ \t]+")
 

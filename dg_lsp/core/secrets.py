@@ -133,7 +133,7 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("hooks.slack.com", r"hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9+/]{20,})"),
         ("discord", r"discord(?:app)?\.com/api/webhooks/(\d{10,}/[\w-]{30,})"),
         # OpenAI, Anthropic, OpenRouter and others that use the same form.
-        ("sk-", r"(?<![A-Za-z0-9])sk-(?=[\w-]*\d)(?:[a-z0-9]{2,12}-){0,3}[A-Za-z0-9_-]{20,}"),
+        ("sk-", r"(?<![A-Za-z0-9])sk-(?=[\w-]{0,200}\d)(?:[a-z0-9]{2,12}-){0,3}[A-Za-z0-9_-]{20,}"),
         *((f"{kind}k_", rf"(?<![A-Za-z0-9]){kind}k_(?:live|test|prod)_[A-Za-z0-9]{{10,}}") for kind in "srp"),
         ("whsec_", r"whsec_[A-Za-z0-9+/]{24,}"),
         ("AIza", r"(?<![A-Za-z0-9])AIza[\w-]{35}"),
@@ -163,7 +163,7 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("EAAA", r"(?<![A-Za-z0-9])EAAA[\w-]{60,}"),
         ("AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[A-Z0-9]{58}"),
         ("ops_eyJ", r"ops_eyJ[A-Za-z0-9+/=]{100,}"),
-        ("eyJ", r"(?<![A-Za-z0-9])eyJ[\w-]{10,}\.eyJ[\w-]{10,}(?:\.[\w-]*)?"),
+        ("eyJ", r"(?<![A-Za-z0-9])eyJ[\w-]{10,1000}\.eyJ[\w-]{10,}(?:\.[\w-]*)?"),
         ("earer ", r"\b[Bb]earer ([A-Za-z0-9._~+/-]{20,}=*)"),
         ("Basic ", r"\bBasic ([A-Za-z0-9+/]{16,}={0,2})"),
         ("AccountKey=", r"AccountKey=([A-Za-z0-9+/]{60,}={0,2})"),

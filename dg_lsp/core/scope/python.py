@@ -442,7 +442,7 @@ _CODE_LINE = re.compile(r"[^\s#][^\n]*")
 _TOP_LINE = re.compile(r"^[^\s#)\]}\"'][^\n]*", re.MULTILINE)
 _DEFINITION = re.compile(r"(?:async[ \t]+def|def|class)[ \t]+(\w+)")
 _BLOCK_HEAD = re.compile(r"(?:if|elif|else|try|except|finally|async|with|for|while|match|case)\b(?![ \t]*[=.,)\]])")
-_BLOCK_TARGET = re.compile(r"\bfor\b.+?\bin\b|\bas\b[^:]+|\w+[ \t]*:=")
+_BLOCK_TARGET = re.compile(r"\bfor\b.{1,400}?\bin\b|\bas\b[^:]+|(?<!\w)\w+[ \t]*:=")
 _IMPORT = re.compile(r"(?:from[^\n]+?)?\bimport\b[ \t]*(?:\(([^)]*)\)?|((?:[^\\\n]|\\\n?)*))")
 _TYPE_ALIAS = re.compile(r"type[ \t]+(\w+)[^=\n]*=")
 _ALIAS = re.compile(r"\bas[ \t]+(\w+)")
@@ -458,9 +458,9 @@ _BUILTIN = re.compile(r"\bbuiltins\.(\w+)[ \t]*=(?!=)")
 _STAR_IMPORT = re.compile(r"^[ \t]*from\b[^\n#]*\bimport[ \t]*\(?[ \t]*\*", re.MULTILINE)
 # Code that computes names: a text that must occur, which is fast to find, and a pattern that must match.
 _COMPUTES = (
-    ("globals()", re.compile(r"\bglobals\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update|\.setdefault)")),
-    ("locals()", re.compile(r"\blocals\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update)")),
-    ("vars()", re.compile(r"\bvars\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update)")),
+    ("globals()", re.compile(r"\bglobals\(\)[ \t]*(?:\[[^\n=]{0,400}\][ \t]*=(?!=)|\.update|\.setdefault)")),
+    ("locals()", re.compile(r"\blocals\(\)[ \t]*(?:\[[^\n=]{0,400}\][ \t]*=(?!=)|\.update)")),
+    ("vars()", re.compile(r"\bvars\(\)[ \t]*(?:\[[^\n=]{0,400}\][ \t]*=(?!=)|\.update)")),
     ("exec(", re.compile(r"^exec\(", re.MULTILINE)),
     ("setattr(", re.compile(r"\bsetattr\([ \t]*(?:builtins|sys\.modules)")),
 )

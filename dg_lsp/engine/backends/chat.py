@@ -229,7 +229,7 @@ MIN_LINE_CHARS = 4  # visible characters of a whole repeated line at the answer'
 CERTAIN = 3 * SOLID  # visible characters that must agree with the file before reading may stop early
 _THOUGHT_END = re.compile(r"</think(?:ing)?>[ \t]*\n?")
 _THOUGHT = re.compile(r"\s*<think(?:ing)?>")
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*(`{3,}+|~{3,}+)[^\n`]*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -381,7 +381,7 @@ def _rest_s(retry_after: str) -> float:
 
 
 MAX_PAGE_BYTES = 4096
-_MARKUP = re.compile(r"<(script|style)\b.*?(?:</\1\s*>|\Z)|<!.*?>|</?[a-z][^>]*(?:>|\Z)", re.DOTALL | re.IGNORECASE)
+_MARKUP = re.compile(r"<(script|style)\b.*?(?:</\1\s*>|\Z)|<!.*?(?:>|\Z)|</?[a-z][^>]*(?:>|\Z)", re.DOTALL | re.IGNORECASE)
 _NAMES_OF_WORDS = ("error", "errors", "message", "detail", "msg", "text", "error_description", "title", "reason")
 
 
