@@ -250,8 +250,7 @@ async def _answer(
     except Exception as error:
         # Editors would show a popup for each error response, so only log it.
         log.exception("a request for suggestions failed")
-        change = server.explain()
-        server.note_outcome(Reason("internal", change) if change else reasons.failed(error))
+        server.note_outcome(reasons.failed(error))
         return Reply(doc.index)
     finally:
         if latencies := server.completer.rhythm.latencies_ms:

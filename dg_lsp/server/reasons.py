@@ -13,6 +13,7 @@ from typing import Literal
 from dg_lsp.core import languages, lexing
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
+from dg_lsp.server import installation
 from dg_lsp.wire.settings import Settings
 
 Scope = Literal["code", "comment", "string"]
@@ -31,8 +32,9 @@ class Reason:
 
 
 def failed(error: BaseException) -> Reason:
-    """Return the reason for an error that is a defect of ours; the caller logs it."""
-    return Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where")
+    """Return the reason for an unexpected error, which the caller logs: a changed installation, or a defect of ours."""
+    defect = f"dg-lsp failed on this request ({type(error).__name__}); its log says where"
+    return Reason("internal", installation.change() or defect)
 
 
 def reasons(

@@ -388,6 +388,8 @@ class DgLanguageServer(LanguageServer):
         self.reporter.suppressed(reason)
         if reason is None:
             return
+        if reason.code == "internal":
+            self.explain()
         sentence = f"no suggestion: {reason.message} [{reason.code}]"
         log.debug("%s", sentence)
         if self.protocol.trace != lsp.TraceValue.Off:
