@@ -27,6 +27,7 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -36,9 +37,11 @@ from dg_lsp.core import holes, languages, syntax
 from dg_lsp.core.calibration import POSITIONS
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.backends import local
+from dg_lsp.engine.causal import answer
+from dg_lsp.engine.causal.answer import FirstDraft, first_draft, first_evidence
 from dg_lsp.engine.causal.filler import CausalFiller
-from dg_lsp.engine.causal.generation import Generation
-from dg_lsp.engine.causal.layout import LEAST_NEW, SHORT_SUFFIX
+from dg_lsp.engine.causal.layout import LEAST_NEW, SHORT_SUFFIX, CausalInputs
+from dg_lsp.engine.common import answering
 from dg_lsp.evaluate import calibrate
 from dg_lsp.evaluate import tasks as evaluation
 from dg_lsp.evaluate.calibrate import Features, Judged, Sample
@@ -114,15 +117,23 @@ def _row(fillers: Sequence[CausalFiller], repository: str, task: Task, request: 
     filler.cache.clear()
     n_candidates = N_CANDIDATES[number // len(fillers) % len(N_CANDIDATES)]
     work = filler.start(replace(request, budget=replace(request.budget, candidates=n_candidates)))
-    while work.step():
-        pass
-    assert isinstance(work.generation, Generation)
-    first = work.generation.first_evidence()
+    finished = list[FirstDraft | None]()
+
+    def noted(*parts: Any) -> FirstDraft | None:
+        finished.append(first_draft(*parts))
+        return finished[-1]
+
+    with patch.object(answer, "first_draft", noted):
+        while work.step():
+            pass
+    inputs, proposals = work.inputs, work.progress.proposals
+    assert isinstance(inputs, CausalInputs)
+    first = next((first_evidence(inputs, draft, proposals) for draft in finished if draft is not None), None)
     own = {first.candidate.texts[0]} if first is not None else set[str]()
-    without_branches = [each for each in work.generation.proposals if each.row == "copy" or each.text in own]
+    without_branches = [each for each in proposals if each.row == "copy" or each.text in own]
     evidence = {
         "answers": work.evidence(),
-        "straight": work.generation.evidence(without_branches),
+        "straight": answering.evidence(inputs, without_branches),
         "draft": () if first is None else (first,),
     }
     samples = {name: calibrate.judged_sample(task, each) for name, each in evidence.items()}

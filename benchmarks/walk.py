@@ -28,7 +28,7 @@ from dg_lsp.core import holes, languages, syntax
 from dg_lsp.core.values import Budget, Document, InfillRequest
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.causal.filler import CausalFiller
-from dg_lsp.engine.causal.generation import Generation
+from dg_lsp.engine.causal.layout import CausalInputs
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.workspace import ContextReader
@@ -118,8 +118,8 @@ class Walker:
             is_late = self.clock() > due
         answered = time.process_time()
         texts, cache = [each.texts[0] for each in task.candidates()], task.cache()
-        assert isinstance(task.generation, Generation)
-        n_text = task.generation.inputs.prompt.n_text
+        assert isinstance(task.inputs, CausalInputs)
+        n_text = task.inputs.prompt.n_text
         task.close()
         is_right = bool(texts) and texts[0].strip() == rest.strip()
         times = 1000 * (looked - began), 1000 * (answered - looked)

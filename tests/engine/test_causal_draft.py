@@ -51,7 +51,7 @@ def test_the_live_draft_is_what_was_written_so_far(filler: CausalFiller, hole: H
     assert set(views) <= set(expected)
     assert views == sorted(views, key=expected.index)
     assert views[-1] == expected[-1], "the first draft, whole, until the answer replaces it"
-    assert views[-1] in {proposal.text for proposal in task.proposals()}
+    assert views[-1] in {proposal.text for proposal in task.progress.proposals}
 
 
 def written_plainly(filler: CausalFiller, asked: InfillRequest) -> Iterator[str]:
@@ -82,7 +82,7 @@ def test_no_copy_flashes_between_the_draft_and_the_answer(filler: CausalFiller) 
     task, views = filler.start(asked), list[str]()
     while task.step():
         views += [view for view in task.drafts() if view]
-    assert "copy" in {proposal.row for proposal in task.proposals()}
+    assert "copy" in {proposal.row for proposal in task.progress.proposals}
     assert set(views) <= set(written_plainly(filler, asked))
 
 
@@ -171,7 +171,7 @@ def test_a_request_goes_on_where_another_has_read_its_prompt(filler: CausalFille
     asked = request(LINE, "".join(f"value_{n} = compute({n})\n" for n in range(40)) + PREFIX)
 
     def scores(task: LocalTask) -> dict[str, float]:
-        return {each.text: each.joint_logp for each in finish(task).proposals()}
+        return {each.text: each.joint_logp for each in finish(task).progress.proposals}
 
     filler.trim()
     alone = scores(filler.start(asked))

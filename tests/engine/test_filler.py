@@ -9,7 +9,6 @@ import shutil
 import weakref
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Ranked, Span, n_common
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller
-from dg_lsp.engine.common.generation import MAX_ROWS, Generation
+from dg_lsp.engine.common.inputs import MAX_ROWS, RequestInputs
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import AHEAD_CHUNK, LocalFiller, LocalTask
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
@@ -62,18 +61,10 @@ DISTANT = "\n\n" + "\n".join(f"x{n} = {n}" for n in range(40)) + "\n\n"
     [("trained_filler", 3, 1), ("trained_filler", 1000, 2), ("instruct", 2, 2), ("instruct", 1000, 1)],
 )
 def test_a_closed_task_leaves_nothing_for_the_garbage_collector(
-    request: pytest.FixtureRequest, which: str, n_steps: int, n_holes: int, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, which: str, n_steps: int, n_holes: int
 ) -> None:
+    kept = set[weakref.ref[RequestInputs]]()
     model: LocalFiller = request.getfixturevalue(which)
-    kept: list[weakref.ref[Generation]] = []
-    generation = model.generation
-
-    def watched(*parts: Any) -> Generation:
-        made = generation(*parts)
-        kept.append(weakref.ref(made))
-        return made
-
-    monkeypatch.setattr(model, "generation", watched)
     gc.collect()
     gc.disable()
     try:
@@ -82,6 +73,8 @@ def test_a_closed_task_leaves_nothing_for_the_garbage_collector(
         for _ in range(n_steps):
             if not task.step():
                 break
+            assert task.inputs is not None
+            kept.add(weakref.ref(task.inputs))
         task.candidates()
         task.close()
         del task
@@ -248,8 +241,8 @@ def test_any_seed_is_accepted(trained_filler: CausalFiller, seed: int) -> None:
 def test_there_are_many_candidates_up_to_the_row_limit(instruct: DiffusionFiller) -> None:
     task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
     candidates = finish(task).candidates()
-    drafts = [row for row in task.proposals() if row.entropy is None]
-    assert len(task.proposals()) - len(drafts) <= MAX_ROWS  # on the canvas, corrected drafts among them
+    drafts = [row for row in task.progress.proposals if row.entropy is None]
+    assert len(task.progress.proposals) - len(drafts) <= MAX_ROWS  # on the canvas, corrected drafts among them
     # What the search has written, and what its open canvas reads beyond that.
     assert len(drafts) <= instruct.loaded.profile.copy_rows + Speculate().rows + 1
     assert sum(candidate.row == "noise" for candidate in candidates) > 2

@@ -234,7 +234,7 @@ def test_a_fill_in_buffers_has_the_candidates_of_a_processor(fim_tokens: tuple[s
             task = finish(filler.start(request))
             task.close()
             found.append([(each.texts, each.row) for each in task.candidates()])
-            scores.append({each.text: each.joint_logp for each in task.proposals()})
+            scores.append({each.text: each.joint_logp for each in task.progress.proposals})
             del task
         if passes is in_rooms:
             assert n_recorded == len(ROWS) * (2 if fim_tokens else 1)  # before the first request

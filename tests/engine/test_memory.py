@@ -11,7 +11,7 @@ import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.common.generation import MAX_ROWS
+from dg_lsp.engine.common.inputs import MAX_ROWS
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
@@ -98,7 +98,7 @@ def a_request(seed: int = 0) -> InfillRequest:
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller, n_rows: int) -> None:
     """Leave room for so many rows of the request above, and for all that the prefix cache may still take."""
-    canvas = model.canvas(a_request())
+    canvas = model.inputs(a_request())
     row = model.headroom.cost.row(len(canvas.prompt.ids), canvas.gap_lengths()[0] + len(canvas.prompt.tail))
     monkeypatch.setattr(
         memory, "free_bytes", lambda _: model.cache.max_bytes - model.cache.bytes + int((n_rows + 0.5) * row / memory.SHARE)

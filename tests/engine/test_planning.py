@@ -128,7 +128,7 @@ def test_a_canvas_without_steps_is_not_a_candidate(timed: Timed) -> None:
     filler = timed.filler()
     finish(filler, BLOCK, timed)
     task = finish(filler, BLOCK, timed, 8.9 * STEP_S * 1000)
-    assert [row.entropy for row in task.proposals() if row.row == "noise"] == [None]  # the open canvas's alone
+    assert [row.entropy for row in task.progress.proposals if row.row == "noise"] == [None]  # the open canvas's alone
 
 
 def test_a_deadline_is_kept_before_any_measurement(timed: Timed) -> None:
@@ -155,7 +155,7 @@ def test_the_verified_text_of_a_search_is_the_causal_draft(timed: Timed) -> None
 
 def test_each_draft_is_corrected_by_its_own_row(timed: Timed) -> None:
     request = replace(BLOCK, prefix="x = alpha(beta)\nx = al", holes=(Hole(Span(0, 0), "cursor"),))
-    kinds = [row.row for row in finish(timed.filler(), request, timed).proposals()]
+    kinds = [row.row for row in finish(timed.filler(), request, timed).progress.proposals]
     assert kinds.count("copy") == 2  # as it came, and what the canvas made of it
 
 

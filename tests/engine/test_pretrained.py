@@ -19,13 +19,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal import generation, layout
+from dg_lsp.engine.causal import answer, layout
 from dg_lsp.engine.causal.filler import CausalFiller
-from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import FillInTheMiddle, Profile
 from dg_lsp.engine.common import drafts
+from dg_lsp.engine.common.answering import PREFILL_CHUNK
 from dg_lsp.engine.common.drafts import MOST_BEHIND, Drafting, DraftSettings
-from dg_lsp.engine.common.generation import PREFILL_CHUNK, Work
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import LONGEST_QUIET_S, LocalTask
 from dg_lsp.engine.common.rank import Proposal
@@ -278,7 +277,7 @@ def test_copies_in_an_empty_line_have_several_lines(fim: CausalFiller, left: Cau
 
 
 def _copies(filler: CausalFiller, asked: InfillRequest) -> Sequence[Proposal]:
-    return [proposal for proposal in finish(filler.start(asked)).proposals() if proposal.row == "copy"]
+    return [proposal for proposal in finish(filler.start(asked)).progress.proposals if proposal.row == "copy"]
 
 
 def test_answer_has_one_line_if_the_model_does_not_end_it(left: CausalFiller) -> None:
@@ -320,7 +319,7 @@ def test_model_that_ends_an_answer_is_believed(fim: CausalFiller) -> None:
 @pytest.mark.parametrize("suffix", ["\n\n\nx = 1\n", ", 2)\n"])
 def test_end_that_the_model_writes_counts_as_what_follows(fim: CausalFiller, suffix: str) -> None:
     task, _ = filled(fim, request("    return ", suffix), " width")
-    (best,) = (one for one in task.proposals() if one.text == "width")
+    (best,) = (one for one in task.progress.proposals if one.text == "width")
     assert best.suffix_sum > math.log(0.9)
 
 
@@ -407,7 +406,7 @@ def test_sure_draft_is_the_answer_without_branches_and_scores(fim: CausalFiller)
     assert task.candidates()[0].finished
     # The draft's log-probability is -0.48. This is the logistic function of 1 + 2 * 0.62.
     assert probability(task) == pytest.approx(0.90, abs=0.01)
-    passes, whole_passes = (each.generation.inputs.loaded.passes for each in (task, whole))  # type: ignore[union-attr]
+    passes, whole_passes = (each.inputs.loaded.passes for each in (task, whole))  # type: ignore[union-attr]
     assert passes.n_passes < whole_passes.n_passes
 
 
@@ -426,8 +425,8 @@ def test_other_drafts_have_branches(fim: CausalFiller, asked: InfillRequest, mor
 def test_one_unsure_draft_is_compared_with_copies_and_has_no_branches(fim: CausalFiller) -> None:
     asked = request("x = area(height, 2)\nx = area(", ", 2)\n")
     task = finish(started(fim, asked, "(width", sure_logp=0.0))
-    assert {(each.text, each.row) for each in task.proposals()} == {("width", "causal"), ("height", "copy")}
-    assert all(each.logps for each in task.proposals())
+    assert {(each.text, each.row) for each in task.progress.proposals} == {("width", "causal"), ("height", "copy")}
+    assert all(each.logps for each in task.progress.proposals)
 
 
 def test_a_draft_is_not_sure_where_long_agreeing_code_goes_on_in_another_way(fim: CausalFiller) -> None:
@@ -451,7 +450,7 @@ def test_first_draft_is_the_answer_at_the_deadline_with_a_probability(fim: Causa
 
 def test_scored_answers_are_those_at_the_deadline(fim: CausalFiller) -> None:
     task = started(fim, SURE, "(width", sure_logp=0.0, calibration=Calibration(-2.0, reorders=False))
-    while not (task.proposals() and all(proposal.logps for proposal in task.proposals())):
+    while not (task.progress.proposals and all(proposal.logps for proposal in task.progress.proposals)):
         assert task.step()
     assert texts(task)[0] == "width"
     assert probability(task) == pytest.approx(0.12, abs=0.01)
@@ -460,7 +459,7 @@ def test_scored_answers_are_those_at_the_deadline(fim: CausalFiller) -> None:
 def test_a_hopeless_draft_is_not_written_to_its_end_if_it_is_not_wanted(
     fim: CausalFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "HOPELESS", -0.1)
+    monkeypatch.setattr(answer, "HOPELESS", -0.1)
     for least, expected in ((0.0, ["width"]), (0.19, ["width"]), (0.3, [])):
         asked = replace(SURE, budget=replace(SURE.budget, least=least))
         assert texts(finish(started(fim, asked, "(width"))) == expected
@@ -503,7 +502,7 @@ def test_improbable_copies_are_read_if_a_calibration_decides_the_order(
     weights = [Calibration(0.0, {"copied": 9.0}, reorders) for reorders in (True, False)]
     ordered, given = (finish(started(fim, asked, "(height", calibration=each, draft_calibration=None)) for each in weights)
     assert (texts(ordered)[0], texts(given)[0]) == ("width", "height")
-    rows = [each.generation.inputs.loaded.passes.n_rows for each in (ordered, given)]  # type: ignore[union-attr]
+    rows = [each.inputs.loaded.passes.n_rows for each in (ordered, given)]  # type: ignore[union-attr]
     assert rows[0] > rows[1]
 
 
@@ -514,13 +513,13 @@ def test_improbable_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFille
         finish(started(fim, replace(asked, budget=Budget(candidates=n)), "(height", draft_calibration=None)) for n in (1, 3)
     )
     assert texts(one)[0] == texts(several)[0] == "height"
-    assert {proposal.text for proposal in one.proposals()} == {proposal.text for proposal in several.proposals()}
-    assert any(proposal.row == "copy" for proposal in one.proposals())
-    passes, more_passes = (each.generation.inputs.loaded.passes for each in (one, several))  # type: ignore[union-attr]
+    assert {proposal.text for proposal in one.progress.proposals} == {proposal.text for proposal in several.progress.proposals}
+    assert any(proposal.row == "copy" for proposal in one.progress.proposals)
+    passes, more_passes = (each.inputs.loaded.passes for each in (one, several))  # type: ignore[union-attr]
     assert passes.n_rows < more_passes.n_rows
-    best = max(proposal.joint_logp for proposal in one.proposals())
-    for proposal in one.proposals():  # what was not read does not look likelier than what was
-        assert proposal.text == "height" or proposal.joint_logp < best - generation.NEAR
+    best = max(proposal.joint_logp for proposal in one.progress.proposals)
+    for proposal in one.progress.proposals:  # what was not read does not look likelier than what was
+        assert proposal.text == "height" or proposal.joint_logp < best - answer.NEAR
 
 
 LONG_COPY = "height * " * 20 + "height"
@@ -533,10 +532,9 @@ def test_a_copy_that_can_have_no_probability_is_not_read(
     monkeypatch.setattr(layout, "AHEAD_WEIGHT", 0.0)  # the file's repetitions would read the copy ahead
     asked = request(f"x = area({LONG_COPY}, 1)\ny = area(", ", 2)\n")
     task = finish(started(fim, asked, "(width", sure_logp=0.0, calibration=Calibration(-4.0, weights)))
-    assert isinstance(task.generation, Generation)
-    assert {(each.text, each.row) for each in task.proposals()} == {("width", "causal"), (LONG_COPY, "copy")}
+    assert {(each.text, each.row) for each in task.progress.proposals} == {("width", "causal"), (LONG_COPY, "copy")}
     assert texts(task)[0] == (LONG_COPY if is_read else "width")
-    assert (task.generation.tree.n_nodes > len(fim.loaded.vocabulary.encode(LONG_COPY))) == is_read
+    assert (task.inputs.loaded.passes.n_rows > len(fim.loaded.vocabulary.encode(LONG_COPY))) == is_read  # type: ignore[union-attr]
 
 
 def test_a_draft_is_written_where_there_is_no_time_to_score_copies(fim: CausalFiller) -> None:
@@ -552,8 +550,8 @@ def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows
     loaded = left.loaded
     task = finish(CausalFiller(replace(loaded, profile=replace(loaded.profile, branches=2))).start(asked))
     prompt, vocabulary = left.layout.lay_out(asked), loaded.vocabulary
-    assert task.proposals()
-    for proposal in task.proposals():
+    assert task.progress.proposals
+    for proposal in task.progress.proposals:
         joint = vocabulary.encode(prompt.heal.decode() + proposal.text + vocabulary.decode(prompt.tail))
         with torch.inference_mode():
             hidden, _ = loaded.passes.encode(torch.tensor([[*prompt.ids, *joint]]))
@@ -562,9 +560,13 @@ def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows
         assert proposal.joint_logp == pytest.approx(expected, abs=1e-3)
 
 
+def with_branches(filler: CausalFiller) -> CausalFiller:
+    return CausalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, branches=4)))
+
+
 def read_on(filler: CausalFiller, asked: InfillRequest, before: InfillRequest | None = None) -> LocalTask:
     """Answer a request with branches, after another was expected."""
-    own = CausalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, branches=4)))
+    own = with_branches(filler)
     if before is not None:
         own.expect(before)
         while own.foresee() == 0.0:
@@ -577,12 +579,12 @@ def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
     fim: CausalFiller, monkeypatch: pytest.MonkeyPatch, n_typed: int
 ) -> None:
     """In one pass over the rows after the left side alone, each equals a plain pass over the whole text."""
-    monkeypatch.setattr(generation, "NEAR", 50.0)  # random weights write answers of very different lengths
+    monkeypatch.setattr(answer, "NEAR", 50.0)  # random weights write answers of very different lengths
     asked = request(TEXT[:60], TEXT[60:])
     before = request(TEXT[: 60 - n_typed], TEXT[60:]) if n_typed else None
     task, passes, vocabulary = read_on(fim, asked, before), fim.loaded.passes, fim.loaded.vocabulary
-    assert isinstance(task.generation, Generation)
-    prompt = task.generation.inputs.prompt
+    assert task.inputs is not None
+    prompt = task.inputs.prompt
     assert bool(prompt.typed) == bool(n_typed)
     left_side = (*prompt.ids[: prompt.n_left], *prompt.typed)
     assert vocabulary.decode(left_side) + prompt.heal.decode() == asked.prefix
@@ -598,18 +600,18 @@ def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
             logps = passes.logits(hidden[0, len(left_side) - 1 : -1]).log_softmax(-1)
         each = logps.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
         ends = list(accumulate(len(vocabulary.pieces[token]) for token in ids))
-        return generation.FOLLOW_WEIGHT * float(sum(logp for end, logp in zip(ends, each, strict=True) if end > n_own))
+        return answer.FOLLOW_WEIGHT * float(sum(logp for end, logp in zip(ends, each, strict=True) if end > n_own))
 
-    plain = {one.text: one.joint_logp - one.suffix_margin for one in task.proposals()}
+    plain = {one.text: one.joint_logp - one.suffix_margin for one in task.progress.proposals}
     best = max(plain.values())
-    near = sorted((text for text in plain if plain[text] >= best - generation.NEAR), key=lambda text: -plain[text])
-    found = {text: read(text) for text in near[: generation.MOST_NEAR]}
+    near = sorted((text for text in plain if plain[text] >= best - answer.NEAR), key=lambda text: -plain[text])
+    found = {text: read(text) for text in near[: answer.MOST_NEAR]}
     assert len(found) > 1
     most, least = max(found.values()), min(found.values())
     assert least < most
-    for one in task.proposals():
+    for one in task.progress.proposals:
         assert one.suffix_margin == pytest.approx(found.get(one.text, least) - most, abs=1e-3)
-    assert texts(task)[0] == max(task.proposals(), key=lambda one: one.joint_logp).text
+    assert texts(task)[0] == max(task.progress.proposals, key=lambda one: one.joint_logp).text
 
 
 @pytest.mark.parametrize(("model", "suffix"), [("left", TEXT[60:]), ("fim", "")])
@@ -617,21 +619,18 @@ def test_nothing_is_read_on_if_the_score_has_what_follows_or_nothing_does(
     model: str, suffix: str, request: pytest.FixtureRequest
 ) -> None:
     task = read_on(request.getfixturevalue(model), InfillRequest(TEXT[:60], suffix, (CURSOR,), language="python"))
-    assert len(task.proposals()) > 1
-    assert all(one.suffix_margin == 0 for one in task.proposals())
+    assert len(task.progress.proposals) > 1
+    assert all(one.suffix_margin == 0 for one in task.progress.proposals)
 
 
-def test_nothing_is_read_on_without_time_for_it(fim: CausalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
-    score = Generation.score
-
-    def score_late(generation: Generation) -> Work:
-        yield from score(generation)
-        generation.timing.due_at = 0.0
-
-    monkeypatch.setattr(Generation, "score", score_late)
-    task = read_on(fim, request(TEXT[:60], TEXT[60:]))
-    assert len(task.proposals()) > 1
-    assert all(one.suffix_margin == 0 for one in task.proposals())
+def test_nothing_is_read_on_without_time_for_it(fim: CausalFiller) -> None:
+    task = with_branches(fim).start(request(TEXT[:60], TEXT[60:]))
+    while not any(one.logps for one in task.progress.proposals):
+        assert task.step()
+    task._timing.due_at = 0.0
+    finish(task)
+    assert len(task.progress.proposals) > 1
+    assert all(one.suffix_margin == 0 for one in task.progress.proposals)
 
 
 def test_vocabulary_of_code_tokens_keeps_text_as_text(left: CausalFiller) -> None:

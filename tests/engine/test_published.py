@@ -21,18 +21,18 @@ from dg_lsp.core.values import Hole, InfillRequest, Ranked, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import LocalTask
-from dg_lsp.engine.common.pace import Pace, Timing
+from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.diffusion.masked import (
     DREAMON,
     OPEN_DCODER,
     Gap,
-    Generation,
     MaskedFiller,
     MaskedLlama,
     MaskTokens,
     Profile,
     Unmasker,
     Unmasking,
+    mask_tokens,
 )
 from dg_lsp.engine.model.fit import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.vocabulary import Vocabulary, tokenizer_values
@@ -317,11 +317,6 @@ def test_damaged_parts_of_a_tokenizer_are_one_sentence(tmp_path: Path) -> None:
         MaskedFiller(load_model(str(folder), device="cpu"))
 
 
-def generation_of(filler: MaskedFiller, asked: InfillRequest) -> Generation:
-    """Return the generation of a request before its first unit."""
-    return filler.generation(asked, Timing(filler.pace))
-
-
 def says_nothing(asked: InfillRequest, text: str) -> bool:
     return placeholders.says_nothing(text) if asked.holes[0].kind == "body" else not text.strip()
 
@@ -346,9 +341,9 @@ def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, mod
     filler, model = model_pair(which)
     loaded = filler.loaded
     asked = request("def area(width):\n", "\n\nclass Point:\n", hole, seed=3, budget=values.Budget(candidates=1))
-    work = generation_of(filler, asked)
-    settings, left, right = loaded.profile.unmasking, list(work.prompt.left), list(work.prompt.right)
-    tokens = work.tokens()
+    inputs = filler.inputs(asked)
+    settings, left, right = loaded.profile.unmasking, list(inputs.prompt.left), list(inputs.prompt.right)
+    tokens = mask_tokens(inputs)
 
     def logits(text: list[int]) -> Any:
         found = in_both_directions(model, text).clone()
@@ -356,22 +351,22 @@ def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, mod
         return found.tolist()
 
     texts = []
-    for number, length in enumerate(work.inputs.gap_lengths()):
+    for number, length in enumerate(inputs.gap_lengths()):
         both: Any = {
             "length": length,
             "mask": tokens.mask,
             "temperature": settings.temperature,
             "top_p": settings.top_p,
-            "noise": torch.Generator().manual_seed(work.inputs.seed(number)),
+            "noise": torch.Generator().manual_seed(inputs.seed(number)),
         }
         if which == "dcoder":
             ids = reference.open_dcoder(logits, left, right, **both, steps=min(settings.steps, length))
         else:
             both |= {"expand": tokens.expand, "eos": tokens.delete, "most": settings.most_tokens, "steps": settings.steps}
             ids, _ = reference.dreamon(logits, left, right, **both)
-        texts.append(work.inputs.bounds.of_canvas(loaded.vocabulary.decode(ids), is_held=bool(right)))
+        texts.append(inputs.bounds.of_canvas(loaded.vocabulary.decode(ids), is_held=bool(right)))
     task = finished(filler, asked)
-    assert [proposal.text for proposal in task.proposals()] == [text for text in texts if not says_nothing(asked, text)]
+    assert [proposal.text for proposal in task.progress.proposals] == [text for text in texts if not says_nothing(asked, text)]
 
 
 @pytest.fixture
@@ -423,12 +418,12 @@ def test_typed_start_of_a_word_begins_the_answer(dream: MaskedFiller) -> None:
     pieces, answers = dream.loaded.vocabulary.pieces, list[str]()
     for seed in range(4):
         asked = request("def area(width):\n    return wid", "\n", seed=seed, budget=values.Budget(candidates=1))
-        work = generation_of(dream, asked)
-        assert work.prompt.heal == b" wid"
-        allowed = work.tokens().allowed(())
+        inputs = dream.inputs(asked)
+        assert inputs.prompt.heal == b" wid"
+        allowed = mask_tokens(inputs).allowed(())
         assert allowed
         assert all(b" wid".startswith(pieces[token]) or pieces[token].startswith(b" wid") for token in allowed)
-        answers += [proposal.text for proposal in finished(dream, asked).proposals()]
+        answers += [proposal.text for proposal in finished(dream, asked).progress.proposals]
     assert answers
     assert not any(answer.startswith(" wid") for answer in answers)
 
@@ -437,7 +432,7 @@ def test_answers_rank_by_their_mean_log_probability(dcoder: MaskedFiller) -> Non
     task = finished(
         dcoder, request("def area(width):\n    return ", "\n\nclass Point:\n", seed=4, budget=values.Budget(candidates=4))
     )
-    means = {proposal.text: sum(proposal.logps) / len(proposal.logps) for proposal in reversed(task.proposals())}
+    means = {proposal.text: sum(proposal.logps) / len(proposal.logps) for proposal in reversed(task.progress.proposals)}
     ranked = [candidate.texts[0] for candidate in task.candidates()]
     assert ranked == sorted(ranked, key=lambda text: -means[text])
     assert [candidate.confidence for candidate in task.candidates()] == [Ranked(index) for index in range(len(ranked))]

@@ -23,7 +23,7 @@ def test_a_causal_draft_is_visible_while_it_is_written(trained_filler: CausalFil
     assert len(views) > 2
     # It only grows, and ends as one of the drafts.
     assert all(later.startswith(earlier) for earlier, later in pairwise(views))
-    assert views[-1] in {row.text for row in task.proposals() if row.row == "causal"}
+    assert views[-1] in {row.text for row in task.progress.proposals if row.row == "causal"}
 
 
 def test_a_body_is_not_drafted_from_the_placeholders_of_other_bodies(trained_filler: CausalFiller) -> None:
@@ -34,7 +34,7 @@ def test_a_body_is_not_drafted_from_the_placeholders_of_other_bodies(trained_fil
     def copied(hole: Hole) -> set[str]:
         return {
             row.text
-            for row in finish(trained_filler.start(InfillRequest(prefix, suffix, (hole,)))).proposals()
+            for row in finish(trained_filler.start(InfillRequest(prefix, suffix, (hole,)))).progress.proposals
             if row.row == "copy"
         }
 

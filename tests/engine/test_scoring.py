@@ -9,8 +9,11 @@ import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.causal.filler import CausalFiller
-from dg_lsp.engine.common.generation import Scorer
+from dg_lsp.engine.common import answering
+from dg_lsp.engine.common.inputs import RequestInputs
+from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.model.tree import Tree
 from tests.engine.engine_kit import finish
 
 PREFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self."
@@ -21,7 +24,7 @@ def results(filler: CausalFiller, file_weight: float) -> dict[str, Proposal]:
     """The results of one fill by their texts."""
     profile = replace(filler.loaded.profile, file_weight=file_weight)
     task = finish(CausalFiller(replace(filler.loaded, profile=profile)).start(LINE))
-    return {row.text: row for row in task.proposals()}
+    return {row.text: row for row in task.progress.proposals}
 
 
 def test_the_model_s_own_scores_do_not_depend_on_the_file_s_repetitions(trained_filler: CausalFiller) -> None:
@@ -37,13 +40,13 @@ def test_the_model_s_own_scores_do_not_depend_on_the_file_s_repetitions(trained_
 def test_scores_from_drafting_equal_those_of_a_pass_over_the_text(
     trained_filler: CausalFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drafted, read = results(trained_filler, 0.9), Scorer._read
+    drafted, read = results(trained_filler, 0.9), answering.read
 
-    def forget(scorer: Scorer, texts: Sequence[str]) -> None:
-        scorer._tree._logps.clear()
-        read(scorer, texts)
+    def read_again(inputs: RequestInputs, tree: Tree, pace: Pace, texts: Sequence[str]) -> dict[str, answering.Scores]:
+        tree._logps.clear()
+        return read(inputs, tree, pace, texts)
 
-    monkeypatch.setattr(Scorer, "_read", forget)
+    monkeypatch.setattr(answering, "read", read_again)
     scored = results(trained_filler, 0.9)
     assert drafted
     for text in drafted:

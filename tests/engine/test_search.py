@@ -75,7 +75,7 @@ def test_answers_of_every_length_are_possible(instruct: DiffusionFiller, hole: H
         filler, _ = scripted(instruct, request, answer, causal_rows=0, copy_rows=0)
         task = finish(filler.start(request))
         assert task.candidates()[0].texts == (answer,), n_tokens
-        assert all(row.row == "noise" for row in task.proposals())
+        assert all(row.row == "noise" for row in task.progress.proposals)
 
 
 def test_no_draft_is_written_token_by_token(instruct: DiffusionFiller) -> None:
@@ -83,7 +83,7 @@ def test_no_draft_is_written_token_by_token(instruct: DiffusionFiller) -> None:
     filler, passes = scripted(instruct, request, "sorted(set(a) - set(b), key=len)")
     task = finish(filler.start(request))
     assert task.candidates()[0].texts == ("sorted(set(a) - set(b), key=len)",)
-    assert {row.row for row in task.proposals()} <= {"causal", "copy"}  # so sure that no canvas could change it
+    assert {row.row for row in task.progress.proposals} <= {"causal", "copy"}  # so sure that no canvas could change it
     assert passes.n_encoded < 8
     assert passes.n_decoded == task.candidates()[0].steps < 4
 
@@ -91,7 +91,7 @@ def test_no_draft_is_written_token_by_token(instruct: DiffusionFiller) -> None:
 def test_several_candidates_get_canvases_too(instruct: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (BLOCK,), language="python", budget=Budget(candidates=3))
     filler, _ = scripted(instruct, request, "a - b")
-    kinds = [row.row for row in finish(filler.start(request)).proposals()]
+    kinds = [row.row for row in finish(filler.start(request)).progress.proposals]
     assert "noise" in kinds
     assert kinds.count("causal") == 2  # as the search has written it, and what the canvas made of it
 
@@ -110,7 +110,7 @@ def test_no_search_result_continues_into_the_suffix(instruct: DiffusionFiller, h
     request = InfillRequest(PREFIX, SUFFIX, (hole,), language="python")
     prompt, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
     passes = Scripted(instruct.loaded.passes.model, [*encode(draft), *encode("~" * 300)], len(prompt.ids))
-    seen = finish(DiffusionFiller(replace(instruct.loaded, passes=passes)).start(request)).proposals()
+    seen = finish(DiffusionFiller(replace(instruct.loaded, passes=passes)).start(request)).progress.proposals
     assert [row.text for row in seen if row.row == "causal"][:1] == [answer]
     assert not any("return value" in row.text for row in seen)
     n_tokens = len(encode(answer))
@@ -123,7 +123,7 @@ def test_an_answer_that_the_suffix_shortens_gets_a_canvas_of_its_own_length(inst
     passes = Scripted(instruct.loaded.passes.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(prompt.ids))
     profile = replace(instruct.loaded.profile, causal_rows=0, copy_rows=0)
     filler = DiffusionFiller(replace(instruct.loaded, passes=passes, profile=profile))
-    seen = finish(filler.start(request)).proposals()
+    seen = finish(filler.start(request)).progress.proposals
     assert len(encode("a - b")) in {len(encode(row.text)) for row in seen if row.row == "noise"}
 
 

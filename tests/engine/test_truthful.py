@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.common.generation import Work
+from dg_lsp.engine.common import answering
 from dg_lsp.engine.common.layout import required_ids
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Proposal
@@ -17,7 +17,7 @@ from dg_lsp.engine.diffusion import canvas
 from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
-from dg_lsp.engine.diffusion.generation import CanvasRequest
+from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest
 from dg_lsp.engine.diffusion.layout import REPEATED_LINES, Profile
 from dg_lsp.engine.model.weights import checkpoint
 from tests.engine.engine_kit import finish
@@ -97,17 +97,17 @@ def reading(fill: CanvasRequest, text: str, length: int) -> tuple[canvas.Planned
 
 
 def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: DiffusionFiller) -> None:
-    fill = instruct.canvas(InfillRequest("x = ", SUFFIX, (LINE,)))
+    fill = instruct.inputs(InfillRequest("x = ", SUFFIX, (LINE,)))
     assert not set(fill.vocabulary.with_newline) & set(fill.control)
     assert canvas.texts(fill, *reading(fill, " a\nb = 1\n", 10)) == ("a",)  # one space was typed already
-    in_call = instruct.canvas(InfillRequest("x = f(", ", 2)\ny\n", (LINE,)))
+    in_call = instruct.inputs(InfillRequest("x = f(", ", 2)\ny\n", (LINE,)))
     assert canvas.texts(in_call, *reading(in_call, "(a, 2)\nyy", 10)) == ("a",)
     assert canvas.texts(in_call, *reading(in_call, "(a, 2, 3)b", 10)) == ("a, 2, 3)b",)
 
 
 def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(instruct: DiffusionFiller) -> None:
     request = InfillRequest("x = 1\n", SUFFIX, (LINE, LINE), between=("\nb = ",))
-    fill = instruct.canvas(request)
+    fill = instruct.inputs(request)
     plan = canvas.planned(fill, [], fill.gap_lengths())[0]
     n_gap = sum(gap == 0 for gap in plan.gaps)
     first, newline = fill.vocabulary.encode("ab\n")[:2], fill.vocabulary.encode("\n")[0]
@@ -122,7 +122,7 @@ def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(ins
 
 
 def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: DiffusionFiller) -> None:
-    fill = instruct.canvas(InfillRequest("x = 1\n", SUFFIX, (BODY,)))
+    fill = instruct.inputs(InfillRequest("x = 1\n", SUFFIX, (BODY,)))
     result = Proposal("abc", "causal", logps=(-0.01, -3.0, -0.2))
     [plan] = canvas.corrected(fill, [result], 5)
     n_tail = len(fill.prompt.tail)
@@ -139,20 +139,22 @@ def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: Diffusi
 
 def several(filler: DiffusionFiller, texts: Sequence[str], prefixes: list[int], patch: pytest.MonkeyPatch) -> str:
     """Return what canvases write that settle to these texts, one after another; note how long the prefix of each was."""
-    generation, left = filler.generation(InfillRequest("def f():\n", SUFFIX, (BODY,)), Timing(filler.pace)), list(texts)
+    inputs, timing, left = filler.inputs(InfillRequest("def f():\n", SUFFIX, (BODY,))), Timing(filler.pace), list(texts)
     encode = filler.loaded.vocabulary.encode
 
-    def settle(denoiser: Denoiser, decoder: LocalDecoder) -> Work:
+    def settle(denoiser: Denoiser, decoder: LocalDecoder) -> None:
         prefixes.append(decoder.length)
         ids = ids_of(filler, left.pop(0))
         denoiser.canvas.best[0] = torch.tensor([*ids, *encode("~") * denoiser.width][: denoiser.width])
         denoiser.drop(0)
-        yield
 
-    patch.setattr(generation, "take_step", settle)
+    def whole() -> Generator[None, None, str]:
+        answer = CanvasAnswer(inputs, *(yield from answering.encoded(inputs, filler.prefixes, timing)), timing, filler.stepper)
+        patch.setattr(answer, "take_step", settle)
+        return (yield from canvas.written(answer))
+
     with torch.inference_mode():
-        list(generation.begin())
-        work = canvas.written(generation)
+        work = whole()
         while True:
             try:
                 next(work)
@@ -176,7 +178,7 @@ def test_a_long_answer_continues_after_the_whole_lines_of_its_canvases(
     assert text == lines + "b = 2\nc = 3"
     n_lines, n_line = (len(ids_of(filler, part)) for part in (lines, "b = 2\n"))
     assert [length - prefixes[0] for length in prefixes] == [0, n_lines, n_lines + n_line]
-    assert prefixes[0] == len(filler.canvas(InfillRequest("def f():\n", SUFFIX, (BODY,))).prompt.ids)
+    assert prefixes[0] == len(filler.inputs(InfillRequest("def f():\n", SUFFIX, (BODY,))).prompt.ids)
 
 
 def test_an_answer_takes_at_most_four_canvases(instruct: DiffusionFiller, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +194,7 @@ def test_a_block_that_the_suffix_does_not_follow_is_written_on_longer_canvases(i
     profile = replace(instruct.loaded.profile, canvas_tokens=40, copy_rows=0, causal_rows=0)
     filler = DiffusionFiller(replace(instruct.loaded, profile=profile))
     request = InfillRequest("def f():\n    ", "\n\nf()\n", (BODY,))
-    *within, beyond = finish(filler.start(request)).proposals()
+    *within, beyond = finish(filler.start(request)).progress.proposals
     encode = filler.loaded.vocabulary.encode
     assert within
     assert all(row.row == "noise" and len(encode(row.text)) <= 40 for row in within)
@@ -207,7 +209,7 @@ def test_the_turns_are_those_of_the_published_chat_template(instruct: DiffusionF
     vocabulary = instruct.loaded.vocabulary
     text = "".join(
         str(vocabulary.tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
-        for token in instruct.canvas(InfillRequest("x = ", SUFFIX, (LINE,))).prompt.ids
+        for token in instruct.inputs(InfillRequest("x = ", SUFFIX, (LINE,))).prompt.ids
     )
     question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
     turns = f"<bos><|turn>user\n{question}<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"

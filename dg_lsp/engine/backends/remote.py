@@ -10,7 +10,7 @@ import contextlib
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import replace
@@ -24,7 +24,7 @@ from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, 
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.question import Heads
 from dg_lsp.engine.common.rank import NamesInText
-from dg_lsp.engine.common.task import Filler, HoleTask
+from dg_lsp.engine.common.task import Answering, Filler, HoleTask, Progress
 from dg_lsp.wire.config import Shown, shown
 from dg_lsp.wire.messages import Fields, WireError
 
@@ -113,14 +113,14 @@ class RemoteTask(HoleTask):
         super().close()
         self._drop()
 
-    def _fill(self, request: InfillRequest, n_left: int) -> Generator[None, None, tuple[Candidate, ...]]:
+    def _fill(self, request: InfillRequest, n_left: int) -> Answering:
         self._part = Shown(request)
         self._sent += [(call, self._client.send(call)) for call in self._backend.calls(self._part)]
         own = [future for _, future in self._sent]
         self._unread.update(own)
         is_waiting = True
         while is_waiting:
-            yield
+            yield Progress(self._texts, self._so_far)
             futures.wait(self._unread, STEP_S, futures.FIRST_COMPLETED)
             self._unread.difference_update(future for future in own if future.done())
             is_waiting = not all(future.done() for future in own)

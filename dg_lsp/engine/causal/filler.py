@@ -1,15 +1,7 @@
 """The causal models' passes, and their interface to serving.
 
-Some ways propose texts for the middle, one pass scores them all, and one scale ranks them:
-
-    request -> Prompt, in CausalInputs -> Generation (the encoded prompt)
-    each proposer -> Proposal, ...
-    all Proposals -> a causal pass over their tree (`Scorer`) -> ranked (rank.py, core.calibration) -> Candidate, ...
-
-A proposer is a generator. It adds to the generation's proposals, and yields after each uninterruptible unit of work.
-Several holes are filled in sequence. Knows the order of the stages. Knows nothing of how they work.
-
-It chooses the window of each request (`layout.Windows`): in a new place, one as long as there is time to read.
+The filler chooses the window of each request (`layout.Windows`): in a new place, one as long as there is time to read. Several
+holes are filled in sequence. `answer.answer` has the stages of one answer.
 """
 
 from __future__ import annotations
@@ -25,15 +17,15 @@ from torch import Tensor
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal import layout
-from dg_lsp.engine.causal.generation import Generation, propose_drafts
+from dg_lsp.engine.causal.answer import answer
 from dg_lsp.engine.causal.layout import MOST_LENGTHS, CausalInputs, LeftToRight, Profile, Prompt, Windows, Written
 from dg_lsp.engine.common import loading
+from dg_lsp.engine.common.answering import PREFILL_CHUNK
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT
-from dg_lsp.engine.common.generation import PREFILL_CHUNK
 from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
-from dg_lsp.engine.common.task import OnProgress
+from dg_lsp.engine.common.task import Answering, OnProgress
 from dg_lsp.engine.model import fit, gpu, matmul, memory
 from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.gpu import GpuPasses, Operations
@@ -44,8 +36,6 @@ from dg_lsp.engine.model.tree import ROOM
 from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.engine.model.weights.llama import Weight
 
-PROPOSERS = (("draft", partial(Generation.propose_copies, say_something=True)), ("draft", propose_drafts))
-"""Each proposer, in the order in which they run, with the stage that its time counts for."""
 MOST_WRITTEN = 4  # of the last answers, from which the next one's tokens are predicted
 FIRST_SHARE = 0.3  # of the time for an answer, in which text is read for it; a longer window follows when nothing happens
 
@@ -89,10 +79,8 @@ class CausalFiller(LocalFiller):
         super().trim()
         self._written.clear()
 
-    def generation(self, request: InfillRequest, timing: Timing) -> Generation:
-        generation = Generation(self.inputs(request, timing.left_ms()), timing, self.prefixes)
-        generation.proposers = PROPOSERS
-        return generation
+    def answer(self, inputs: CausalInputs, timing: Timing) -> Answering:
+        return answer(inputs, self.prefixes, timing)
 
 
 def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[CausalLlama, Profile]:

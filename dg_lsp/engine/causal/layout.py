@@ -26,7 +26,7 @@ from dg_lsp.core.place import first_line, last_line
 from dg_lsp.core.values import InfillRequest, Snippet, n_common
 from dg_lsp.engine.common import question
 from dg_lsp.engine.common.drafts import CausalDraft, FileModel
-from dg_lsp.engine.common.generation import Reading, RequestInputs
+from dg_lsp.engine.common.inputs import Reading, RequestInputs
 from dg_lsp.engine.common.layout import STRETCH, Left, before_last_word, next_after_typed, required_ids, suffix_ids, whole_lines
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -309,6 +309,11 @@ class CausalInputs(RequestInputs):
         A user who types on makes the model write most of its last answer again.
         """
         return self.file_model(AHEAD_WEIGHT, written=[each.ids for each in self._written])
+
+    @cached_property
+    def mixed(self) -> FileModel | None:
+        """What the file repeats, as it is mixed into drafts and scores; None without a weight."""
+        return self.file_model(self.loaded.profile.file_weight, self.loaded.profile.file_half_at)
 
     def remember(self, drafts: Sequence[CausalDraft]) -> None:
         """Let later requests predict the first of these drafts, also as far as it will be written."""

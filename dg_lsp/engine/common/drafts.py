@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dg_lsp.engine.common.pace import Timing
+from dg_lsp.engine.common.task import Progress
 from dg_lsp.engine.model.prefix_cache import Encoder
 from dg_lsp.engine.model.tree import LEAST, ROOT, Tree
 
@@ -174,11 +175,11 @@ def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
 
 
 def finished(
-    work: Drafting, n_rows: int, timing: Timing, score_ms: Callable[[], float], written: list[CausalDraft]
-) -> Generator[None, None, tuple[list[CausalDraft], bool]]:
+    work: Drafting, timing: Timing, score_ms: Callable[[], float], written: list[CausalDraft], so_far: Progress
+) -> Generator[Progress, None, tuple[list[CausalDraft], bool]]:
     """Return the drafts that are finished before the time runs out, which scoring needs too, and whether it did.
 
-    `written` holds the drafts after each pass.
+    `written` holds the drafts after each pass, and `so_far` says what the answer would be then.
     """
     is_late: bool | None = None
     while True:
@@ -187,10 +188,10 @@ def finished(
             written[:] = work.send(is_late)
         except StopIteration as stop:
             return stop.value, bool(is_late)
-        timing.pace.note("token", n_rows, (timing.pace.clock() - began) * 1000)
+        timing.pace.note("token", 1, (timing.pace.clock() - began) * 1000)
         is_late = timing.left_ms(score_ms()) <= 0
         if not is_late:
-            yield
+            yield so_far
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,13 @@ import torch
 
 from dg_lsp.core import confidence
 from dg_lsp.core.calibration import Evidence
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import InfillRequest
+from dg_lsp.engine.common import answering
 from dg_lsp.engine.common.calibration_store import Calibrations
-from dg_lsp.engine.common.generation import Generation
+from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Pace, Timing
-from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.common.task import Concurrency, Filler, HoleTask
+from dg_lsp.engine.common.task import Answering, Concurrency, Filler, HoleTask
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import LEAST_BYTES, PrefixCache, PrefixEncoder
@@ -37,7 +37,7 @@ class LocalTask(HoleTask):
     def __init__(self, request: InfillRequest, filler: LocalFiller) -> None:
         super().__init__(request, fills_together=filler.fills_together(request))
         self._filler = filler
-        self.generation: Generation | None = None  # of the hole under way
+        self.inputs: RequestInputs | None = None  # of the hole under way
         self._due_at = math.inf
         self._timing = Timing(filler.pace)
         self.milliseconds = self._timing.milliseconds
@@ -56,41 +56,17 @@ class LocalTask(HoleTask):
     def cache(self) -> dict[str, int]:
         return {"tokens": self._timing.prefix_tokens, "reused": self._timing.reused_tokens}
 
-    def proposals(self) -> tuple[Proposal, ...]:
-        """Return what was proposed for the last canvas, with the numbers that rank it."""
-        return tuple(self.generation.proposals) if self.generation else ()
-
     def evidence(self) -> tuple[Evidence, ...]:
-        generation = self.generation if len(self.request.holes) == 1 else None
-        return tuple(generation.evidence()) if generation else ()
+        if self.inputs is None or len(self.request.holes) > 1:
+            return ()
+        return tuple(answering.evidence(self.inputs, self.progress.proposals))
 
-    def close(self) -> None:
-        super().close()
-        if self.generation is not None:  # at once, and not when Python next looks for references in a circle
-            self.generation.leave()
-
-    def _so_far(self) -> tuple[Candidate, ...]:
-        return self.generation.best_so_far() if self.generation else ()
-
-    def _texts(self) -> tuple[str, ...]:
-        return self.generation.texts() if self.generation else ()
-
-    def _leave(self) -> None:
-        if self.generation is not None:
-            self.generation.leave()
-        self.generation = None
-
-    def _fill(self, request: InfillRequest, n_left: int) -> Generator[None, None, tuple[Candidate, ...]]:
+    def _fill(self, request: InfillRequest, n_left: int) -> Answering:
         now, timing = self._filler.pace.clock(), self._timing
         timing.switch("prefill")
         timing.due_at = now + (self._due_at - now) / n_left
-        self.generation = generation = self._filler.generation(request, timing)
-        yield from generation.begin()
-        for stage, propose in generation.proposers:
-            timing.switch(stage)
-            yield from propose(generation)
-        timing.switch("score")
-        answers = yield from generation.ranked()
+        self.inputs = self._filler.inputs(request, timing.left_ms())
+        answers = yield from self._filler.answer(self.inputs, timing)
         # An answer that is less likely than those shown will not be accepted.
         chance = confidence.probability(answers[0].confidence) if answers else None
         if answers and (chance is None or chance >= request.budget.least):
@@ -141,8 +117,12 @@ class LocalFiller(Filler):
         return None
 
     @abstractmethod
-    def generation(self, request: InfillRequest, timing: Timing) -> Generation:
-        """Return the answers of a request, before its first unit of work."""
+    def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> Any:
+        """Return a request that is filled together as the inputs of its answer, for the time left."""
+
+    @abstractmethod
+    def answer(self, inputs: Any, timing: Timing) -> Answering:
+        """Return the work that answers a request."""
 
     def fills_together(self, request: InfillRequest) -> bool:
         """Return whether the model fills several holes of a request together, and not in sequence."""

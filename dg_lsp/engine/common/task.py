@@ -7,8 +7,8 @@ abilities. The defaults suit a model without them. Models that fill only one hol
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -16,6 +16,7 @@ from dg_lsp.core import confidence, scope
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.common.calibration_store import Calibrations
+from dg_lsp.engine.common.rank import Proposal
 
 # How a model runs several requests: "independent", because another process or machine does the work, or "in turns".
 Concurrency = Literal["independent", "in turns"]
@@ -102,6 +103,24 @@ class Filler(ABC):
         """Drop caches, and everything else that can be computed again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What an answer would be if it ended now.
+
+    `texts` returns the current text of each hole as far as there are some, and `candidates` the unfinished candidates, best
+    first. `proposals` are the texts that were proposed so far, if there is only one hole.
+    """
+
+    texts: Callable[[], tuple[str, ...]] = tuple
+    candidates: Callable[[], tuple[Candidate, ...]] = tuple
+    proposals: Sequence[Proposal] = ()
+
+
+# The work on an answer. Each item ends one uninterruptible unit, and says what the answer would be now; None: as before.
+# What it returns are the candidates, best first.
+Answering = Generator[Progress | None, None, tuple[Candidate, ...]]
+
+
 class HoleTask(Task):
     """A task whose work is that of a generator. Holes that the model does not fill together are filled in sequence.
 
@@ -113,27 +132,23 @@ class HoleTask(Task):
         self._fills_together = fills_together or len(request.holes) == 1
         self._answers: tuple[Candidate, ...] = ()
         self._parts: list[tuple[Candidate, ...]] = []  # the answers of each filled hole, when holes are filled in sequence
-        self._work: Iterator[None] = self._run()
+        self.progress = Progress()  # of the request that is being filled
+        self._work = self._run()
 
     @abstractmethod
-    def _fill(self, request: InfillRequest, n_left: int) -> Generator[None, None, tuple[Candidate, ...]]:
-        """Fill all holes of a request together, and return the ranked answers, best first. `n_left` holes share the time."""
-
-    @abstractmethod
-    def _so_far(self) -> tuple[Candidate, ...]:
-        """Return the unfinished answers of the request that is being filled, best first."""
-
-    @abstractmethod
-    def _texts(self) -> tuple[str, ...]:
-        """Return the current texts of the request that is being filled, as far as there are some."""
+    def _fill(self, request: InfillRequest, n_left: int) -> Answering:
+        """Return the work that fills all holes of a request together. `n_left` holes share the time."""
 
     def step(self) -> bool:
-        return next(self._work, OVER) is not OVER
+        item = next(self._work, OVER)
+        if isinstance(item, Progress):
+            self.progress = item
+        return item is not OVER
 
     def candidates(self) -> tuple[Candidate, ...]:
         if self._answers:
             return self._answers
-        so_far = self._so_far()
+        so_far = self.progress.candidates()
         if self._fills_together:
             return so_far
         if self._parts and not so_far:
@@ -144,17 +159,17 @@ class HoleTask(Task):
         )
 
     def drafts(self) -> tuple[str, ...]:
-        return self._answers[0].texts if self._answers else self._padded(self._texts())
+        return self._answers[0].texts if self._answers else self._padded(self.progress.texts())
 
     def close(self) -> None:
-        self._work = iter(())  # it refers to this task
+        self._work.close()
 
     def _padded(self, texts: tuple[str, ...]) -> tuple[str, ...]:
         """Return a text for each hole: the filled ones, then `texts`, then empty texts."""
         n_holes = len(self.request.holes)
         return (*(part[0].texts[0] for part in self._parts), *texts, *[""] * n_holes)[:n_holes]
 
-    def _run(self) -> Iterator[None]:
+    def _run(self) -> Generator[Progress | None, None, None]:
         if self._fills_together:
             self._answers = yield from self._fill(self.request, 1)
             return
@@ -164,11 +179,8 @@ class HoleTask(Task):
             if not answers:
                 return
             self._parts.append(answers)
-            self._leave()
+            self.progress = Progress()
         self._answers = wholes(self._parts)
-
-    def _leave(self) -> None:
-        """Forget the request that was filled."""
 
 
 def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:

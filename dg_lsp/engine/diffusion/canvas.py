@@ -22,12 +22,12 @@ from dg_lsp.core import extent
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, RowKind
 from dg_lsp.engine.common import layout
-from dg_lsp.engine.common.generation import MAX_ROWS, Live, Work
+from dg_lsp.engine.common.inputs import MAX_ROWS
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Reading, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
-from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation, is_unclosed
+from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest, Proposing, is_unclosed
 
 REFINE_STEPS = 4  # in which a canvas may correct a draft
 MAX_CANVASES = 4  # one after another, for one answer
@@ -50,47 +50,49 @@ class PlannedRow:
     right: int = 0
 
 
-def propose(generation: Generation) -> Work:
+def propose(answer: CanvasAnswer) -> Proposing:
     """Propose the texts of canvases that start from noise, and of those that correct the texts so far."""
-    canvas = generation.canvas
-    lengths = canvas.gap_lengths() if generation.found_lengths is None else generation.found_lengths
+    canvas = answer.canvas
+    lengths = canvas.gap_lengths() if answer.found_lengths is None else answer.found_lengths
     if not lengths:  # a search found that no canvas could write a better answer
         return
-    if generation.proposals:  # a canvas keeps the tokens of a high causal probability
-        yield from generation.score()
-    rows = planned(canvas, generation.proposals, lengths)
-    if generation.timing.is_limited:
-        left_ms = generation.timing.left_ms(generation.score_ms(sum(len(planned_row.row.ids) for planned_row in rows)))
-        rows = affordable(canvas, rows, left_ms, generation.step_ms)
-    yield from _denoised(generation, rows)
+    if answer.proposals:  # a canvas keeps the tokens of a high causal probability
+        answer.score()
+        yield answer.progress()
+    rows = planned(canvas, answer.proposals, lengths)
+    if answer.timing.is_limited:
+        left_ms = answer.timing.left_ms(answer.score_ms(sum(len(planned_row.row.ids) for planned_row in rows)))
+        rows = affordable(canvas, rows, left_ms, answer.step_ms)
+    yield from _denoised(answer, rows)
 
 
-def several(generation: Generation) -> Work:
+def several(answer: CanvasAnswer) -> Proposing:
     """Propose an answer of several canvases in sequence, if the suffix follows none of the proposals.
 
     That is for a single block.
     """
-    canvas, timing = generation.canvas, generation.timing
+    canvas, timing = answer.canvas, answer.timing
     if canvas.n_holes > 1 or not canvas.is_block:
         return
-    yield from generation.score()
-    if not all(is_unclosed(canvas, proposal) for proposal in generation.proposals):
+    answer.score()
+    yield None
+    if not all(is_unclosed(canvas, proposal) for proposal in answer.proposals):
         return
-    n_steps = timing.units(generation.step_ms(canvas.profile.canvas_tokens), generation.score_ms())
+    n_steps = timing.units(answer.step_ms(canvas.profile.canvas_tokens), answer.score_ms())
     if timing.is_limited and (n_steps is None or n_steps < LEAST_STEPS):
         return
-    text = yield from written(generation)
+    text = yield from written(answer)
     if text.strip():
-        generation.proposals.append(Proposal(text, "noise"))
+        answer.proposals.append(Proposal(text, "noise"))
 
 
-def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
-    canvas = generation.canvas
+def _denoised(answer: CanvasAnswer, rows: Sequence[PlannedRow]) -> Proposing:
+    canvas = answer.canvas
     if not rows:
         return
     limits = TokenLimits(canvas.vocabulary.regular, canvas.control, canvas.next_tokens(()))
     specs = [planned_row.row for planned_row in rows]
-    denoiser, decoder = generation.denoiser(specs, limits), LocalDecoder(canvas.loaded.passes, generation.kv)
+    denoiser, decoder = answer.denoiser(specs, limits), LocalDecoder(canvas.loaded.passes, answer.kv)
     n_positions = sum(len(spec.ids) for spec in specs)
     running = list(range(len(rows)))  # those that are not dropped
     n_taken = 0
@@ -100,26 +102,26 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
         best = min(readings, key=lambda index: readings[index].entropy)
         return texts(canvas, rows[best], readings[best])
 
-    while not generation.is_over(denoiser, n_positions):
-        yield from generation.take_step(denoiser, decoder)
+    so_far = answer.progress(best_texts)
+    while not answer.is_over(denoiser, n_positions):
+        yield so_far if n_taken else None
+        answer.take_step(denoiser, decoder)
         n_taken += 1
-        if n_taken == 1:
-            generation.live = Live(best_texts, is_answer=True)
-        if n_taken == DROPPING_STEP and generation.found_lengths is None:
+        if n_taken == DROPPING_STEP and answer.found_lengths is None:
             for index in hopeless(rows, [denoiser.read(index) for index in running]):
                 denoiser.drop(index)
                 running.remove(index)
-    generation.n_steps += max(denoiser.canvas.steps)
-    yield
+    answer.n_steps += max(denoiser.canvas.steps)
+    yield so_far if n_taken else None
     if not denoiser.begun:  # no time was left, so it still contains its start
         return
     for index in running:
         row, reading = rows[index], denoiser.read(index)
         if canvas.n_holes > 1:
-            generation.joint.append(evidence(canvas, row, reading, denoiser.canvas.steps[index]))
+            answer.joint.append(evidence(canvas, row, reading, denoiser.canvas.steps[index]))
             continue
         [text] = texts(canvas, row, reading)
-        generation.proposals.append(Proposal(text, row.kind, entropy=reading.entropy, left=row.left, right=row.right))
+        answer.proposals.append(Proposal(text, row.kind, entropy=reading.entropy, left=row.left, right=row.right))
 
 
 def planned(canvas: CanvasRequest, drafts: Sequence[Proposal], lengths: Sequence[int]) -> list[PlannedRow]:
@@ -251,17 +253,18 @@ def hopeless(rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[in
     ]
 
 
-def written(generation: Generation) -> Generator[None, None, str]:
+def written(answer: CanvasAnswer) -> Generator[None, None, str]:
     """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
-    canvas, kv, seed = generation.canvas, generation.kv, generation.canvas.seed(MAX_ROWS)
+    canvas, kv, seed = answer.canvas, answer.kv, answer.canvas.seed(MAX_ROWS)
     committed, first, width = list[int](), canvas.next_tokens(()), canvas.profile.canvas_tokens
     banned = tuple(token for token in canvas.control if token not in canvas.prompt.closing)
     for number in range(MAX_CANVASES):  # without a held suffix
         row = Row((canvas.vocabulary.regular[0],) * width, (True,) * width, canvas.n_steps, seed + number)
-        denoiser = generation.denoiser([row], TokenLimits(canvas.vocabulary.regular, banned, first))
+        denoiser = answer.denoiser([row], TokenLimits(canvas.vocabulary.regular, banned, first))
         decoder = LocalDecoder(canvas.loaded.passes, kv)
-        while not generation.is_over(denoiser):
-            yield from generation.take_step(denoiser, decoder)
+        while not answer.is_over(denoiser):
+            yield
+            answer.take_step(denoiser, decoder)
         ids = denoiser.read(0).ids
         end = next((index for index, token in enumerate(ids) if token in canvas.prompt.closing), None)
         whole = layout.answer(canvas.vocabulary, [*committed, *ids[:end]], canvas.prompt.heal)

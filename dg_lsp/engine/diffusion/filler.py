@@ -1,14 +1,8 @@
-"""The diffusion models' interface to serving.
+"""The diffusion models' interface to serving: one answer from its request to its candidates, and how a model is loaded.
 
 A task runs one request, on one canvas or on one canvas per hole in sequence. On each canvas, some ways propose texts for the
-hole, one pass scores them all, and one scale ranks them:
-
-    request -> Prompt, in a CanvasRequest -> Generation (the encoded prefix)
-    each proposer -> Proposal, ...
-    all Proposals -> a causal pass over their tree (`Scorer`) -> ranked (rank.py, core.calibration) -> Candidate, ...
-
-A proposer is a generator. It adds to the generation's proposals, and yields after each uninterruptible unit of work.
-Knows the order of the stages. Knows nothing of how they work.
+hole, one pass scores them all, and one scale ranks them. A proposer is a generator. It adds to the answer's proposals, and
+yields after each uninterruptible unit of work. Knows the order of the stages. Knows nothing of how they work.
 """
 
 from __future__ import annotations
@@ -16,38 +10,53 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.core import calibration
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.common import loading
-from dg_lsp.engine.common.generation import MAX_ROWS
+from dg_lsp.engine.common import answering, loading
+from dg_lsp.engine.common.inputs import MAX_ROWS
 from dg_lsp.engine.common.loading import Checkpoint, Loaded, LoadError
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.question import Heads
-from dg_lsp.engine.common.task import OnProgress
+from dg_lsp.engine.common.task import Answering, OnProgress
 from dg_lsp.engine.diffusion import canvas, layout, search
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation, Stepper
+from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest, Stepper
 from dg_lsp.engine.diffusion.layout import Instruct, Profile, Prompt, load_profile
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import Precision
+from dg_lsp.engine.model.prefix_cache import PrefixEncoder
 from dg_lsp.engine.model.recording import Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM
 from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 from dg_lsp.engine.model.weights.fetch import Meter
 
-PROPOSERS = (
-    ("draft", partial(Generation.propose_copies, say_something=False)),
-    ("denoise", search.propose),  # it writes the causal draft too
-    ("denoise", canvas.propose),
-    ("denoise", canvas.several),
-)
-"""The proposers in their order, each with the stage that its time counts for."""
+PROPOSERS = (search.propose, canvas.propose, canvas.several)  # the search writes the causal draft too
+"""The proposers after copies, in their order."""
+
+
+def answer(of_canvas: CanvasRequest, prefixes: PrefixEncoder, timing: Timing, stepper: Stepper) -> Answering:
+    """Answer a request with one canvas: copies, what each proposer writes, their scores. No pass scores several holes."""
+    kv, tree = yield from answering.encoded(of_canvas, prefixes, timing)
+    so_far = CanvasAnswer(of_canvas, kv, tree, timing, stepper)
+    timing.switch("draft")
+    so_far.proposals += answering.copied(of_canvas, say_something=False)  # as those that the probabilities were fitted with
+    timing.switch("denoise")
+    for propose in PROPOSERS:
+        yield from propose(so_far)
+    timing.switch("score")
+    if of_canvas.n_holes > 1:
+        return calibration.to_candidates(so_far.joint, None)
+    if not so_far.proposals:
+        return ()
+    so_far.score()
+    yield None
+    return answering.ranked(of_canvas, so_far.proposals, so_far.n_steps)
 
 
 class DiffusionFiller(LocalFiller):
@@ -77,18 +86,16 @@ class DiffusionFiller(LocalFiller):
         super().limit(threads, rows)
         self.stepper.max_rows = rows
 
-    def canvas(self, request: InfillRequest) -> CanvasRequest:
+    def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> CanvasRequest:
+        """Return a request as the inputs of one canvas."""
         return CanvasRequest(request, self.prompt(request), self.loaded, self.calibrations.current())
 
     def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
         """Return a request as a prompt, with what was shown of other files before."""
         return self.layout.lay_out(self._heads.kept(request))
 
-    def generation(self, request: InfillRequest, timing: Timing) -> Generation:
-        of_canvas = self.canvas(request)
-        generation = Generation(of_canvas, timing, self.prefixes, self.stepper)
-        generation.proposers = PROPOSERS
-        return generation
+    def answer(self, inputs: CanvasRequest, timing: Timing) -> Answering:
+        return answer(inputs, self.prefixes, timing, self.stepper)
 
     def fills_together(self, request: InfillRequest) -> bool:
         return layout.fits_one_canvas(request, self.loaded.profile, self.loaded.vocabulary)

@@ -1,24 +1,26 @@
-"""The answers of one canvas while they are generated: its request, prefix, drafts and steps, and what proposers found."""
+"""The answer of one canvas while it is generated: its request, prefix, drafts and steps, and what proposers found."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from dg_lsp.core import calibration, extent, place
+from dg_lsp.core import extent, place
 from dg_lsp.core.calibration import Calibration, Evidence
-from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.common import generation
-from dg_lsp.engine.common.generation import RequestInputs, Scorer, Work
+from dg_lsp.core.values import Candidate, InfillRequest, Ranked
+from dg_lsp.engine.common import answering
+from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.common.task import Progress
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Profile, Prompt
 from dg_lsp.engine.model.memory import Headroom
-from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder
+from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.tree import Tree
 
 
 class CanvasRequest(RequestInputs):
@@ -52,26 +54,49 @@ class CanvasRequest(RequestInputs):
         return bounds.of_canvas(text, is_held=not is_last or bool(self.prompt.tail))
 
 
-class Generation(generation.Generation):
-    """The answers of one canvas. For several holes, there is `joint` evidence for each row, and no proposal.
+# The work of a proposer, which adds to the answer's proposals. Each item ends one uninterruptible unit, as in `Answering`.
+Proposing = Generator[Progress | None, None, None]
 
-    `kv` are the keys and values of the encoded prefix.
-    `found_lengths` are the gap's likely lengths in tokens, likeliest first, and empty if no canvas could write a better answer;
-    None if no search has run. It holds all that proposers share.
+
+class CanvasAnswer:
+    """The answer of one canvas while it is generated: what its proposers share.
+
+    `kv` are the keys and values of the encoded prefix, which `tree` continues. For several holes, there is `joint` evidence for
+    each row, and no proposal. `found_lengths` are the gap's likely lengths in tokens, likeliest first, and empty if no canvas
+    could write a better answer; None if no search has run. `n_steps` were taken so far.
     """
 
-    kv: KV
-
-    def __init__(self, canvas: CanvasRequest, timing: Timing, prefixes: PrefixEncoder, stepper: Stepper) -> None:
-        super().__init__(canvas, timing, prefixes)
-        self.canvas, self._stepper = canvas, stepper
+    def __init__(self, canvas: CanvasRequest, kv: KV, tree: Tree, timing: Timing, stepper: Stepper) -> None:
+        self.canvas, self.kv, self.tree, self.timing, self._stepper = canvas, kv, tree, timing, stepper
+        self.proposals: list[Proposal] = []
         self.joint: list[Evidence] = []
         self.found_lengths: tuple[int, ...] | None = None
+        self.n_steps = 0
 
-    def begin(self) -> Work:
-        canvas = self.canvas
-        self.kv = yield from self.encoded()
-        self.scorer = Scorer(canvas, self.tree, self.timing.pace)
+    def progress(self, texts: Callable[[], tuple[str, ...]] = tuple) -> Progress:
+        """Return what the answer would be now; `texts` returns what a canvas is writing for each hole."""
+
+        def shown() -> tuple[str, ...]:
+            return texts() or tuple(proposal.text for proposal in self.proposals[:1])
+
+        def candidates() -> tuple[Candidate, ...]:
+            unscored, written = answering.unscored(self.canvas, self.proposals), texts()
+            if not any(written):
+                return unscored
+            return (*unscored, Candidate(written, Ranked(len(unscored), doubted=True), finished=False))
+
+        return Progress(shown, candidates, self.proposals)
+
+    def score(self) -> None:
+        """Score the proposals."""
+        before, texts = self.timing.switch("score"), list(dict.fromkeys(each.text for each in self.proposals))
+        scores = answering.read(self.canvas, self.tree, self.timing.pace, texts)
+        self.proposals[:] = answering.scored(self.canvas, self.proposals, scores)
+        self.timing.switch(before)
+
+    def score_ms(self, n_positions: int = 0) -> float:
+        """Return the expected milliseconds to score the proposals and `n_positions` more tokens; 0 if unknown."""
+        return answering.score_ms(self.timing, self.proposals, n_positions)
 
     def step_ms(self, n_positions: int) -> float | None:
         """Return the expected milliseconds of a denoising step; None if none was measured."""
@@ -81,12 +106,11 @@ class Generation(generation.Generation):
         loaded = self.canvas.loaded
         return Denoiser(rows, limits, self.canvas.profile.sampling, loaded.passes.n_vocabulary, loaded.device)
 
-    def take_step(self, denoiser: Denoiser, decoder: LocalDecoder, *, is_open: bool = False) -> Work:
-        """Take one step of all live rows after a pause, in one pass if memory has room.
+    def take_step(self, denoiser: Denoiser, decoder: LocalDecoder, *, is_open: bool = False) -> None:
+        """Take one step of all live rows, in one pass if memory has room.
 
         An open canvas has one row, which goes on after it has settled.
         """
-        yield
         rows, most, stepper = [0], 1, self._stepper
         if not is_open:
             rows, most = denoiser.live, stepper.headroom.rows_at_once(decoder.length, denoiser.width, stepper.max_rows)
@@ -106,12 +130,6 @@ class Generation(generation.Generation):
             if n_steps is not None:
                 denoiser.bound(max(n_steps, 0 if denoiser.begun or self.proposals else 1))
         return denoiser.done
-
-    def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
-        """Score the proposals, and return them as candidates, best first. No pass scores several holes."""
-        if self.canvas.n_holes > 1:
-            return calibration.to_candidates(self.joint, None)
-        return (yield from super().ranked())
 
 
 @dataclass(slots=True)

@@ -16,9 +16,11 @@ passes and token ids.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -26,9 +28,10 @@ from torch import Tensor
 
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.common import generation, loading
+from dg_lsp.engine.common import answering, loading
+from dg_lsp.engine.common.answering import UNSCORED_ORDER
 from dg_lsp.engine.common.drafts import Allowed, anything
-from dg_lsp.engine.common.generation import MAX_ROWS, UNSCORED_ORDER, RequestInputs, Work
+from dg_lsp.engine.common.inputs import MAX_ROWS, RequestInputs
 from dg_lsp.engine.common.layout import (
     before_last_word,
     next_after_typed,
@@ -42,7 +45,7 @@ from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Describer, Proposal
-from dg_lsp.engine.common.task import OnProgress
+from dg_lsp.engine.common.task import Answering, OnProgress, Progress
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -265,74 +268,90 @@ class MaskedFiller(LocalFiller):
         inputs = Layout(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)
 
-    def generation(self, request: InfillRequest, timing: Timing) -> Generation:
+    def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> RequestInputs:
+        """Return a request with one hole as the inputs of its gap."""
         inputs = RequestInputs(request, self.layout.lay_out(request), self.loaded, self.calibrations.current())
         inputs.longest_gap = self.loaded.profile.canvas_tokens - len(inputs.prompt.right)
-        return Generation(inputs, timing)
+        inputs.order = UNSCORED_ORDER  # by a mean: deleted tokens have no log-probability
+        return inputs
+
+    def answer(self, inputs: RequestInputs, timing: Timing) -> Answering:
+        return answer(inputs, timing)
 
 
-class Generation(generation.Generation):
-    """The texts of one gap while they are written. They rank by a mean: deleted tokens have no log-probability."""
+def answer(inputs: RequestInputs, timing: Timing) -> Answering:
+    """Answer a request with one hole: the text of one gap for each requested candidate, at least one for each length."""
+    loaded: Loaded[MaskedLlama, Profile] = inputs.loaded
+    settings, lengths, tokens, proposals, n_steps = (
+        loaded.profile.unmasking,
+        inputs.gap_lengths(),
+        mask_tokens(inputs),
+        list[Proposal](),
+        0,
+    )
+    predict, is_last = _predict(inputs, timing), partial(_is_last, inputs, timing)
+    so_far = Progress(
+        lambda: tuple(proposal.text for proposal in proposals[:1]), lambda: answering.unscored(inputs, proposals), proposals
+    )
+    timing.switch("denoise")
+    for number in range(min(max(len(lengths), inputs.request.budget.candidates), MAX_ROWS)):
+        length = lengths[number % len(lengths)]
+        if proposals and is_last(length):
+            break
+        gap = Gap([tokens.mask] * length, [0.0] * length)
+        noise = torch.Generator().manual_seed(inputs.seed(number))
+        for _ in Unmasker(predict, tokens, settings, noise, is_last).steps(gap, inputs.request.budget.steps or settings.steps):
+            n_steps += 1
+            yield so_far
+        if (proposal := proposed(inputs, gap, tokens.mask)) is not None:
+            proposals.append(proposal)
+    timing.switch("score")
+    # Nothing but the tokens that the model wrote has a log-probability.
+    proposals[:] = Describer(inputs.request, needed=inputs.needed, n_context=len(inputs.prompt.left)).described(proposals)
+    if proposals:
+        yield so_far
+    return answering.ranked(inputs, proposals, n_steps)
 
-    order = UNSCORED_ORDER
 
-    def __init__(self, inputs: RequestInputs, timing: Timing) -> None:
-        super().__init__(inputs, timing)
-        self.prompt: Prompt = inputs.prompt
-        self.loaded: Loaded[MaskedLlama, Profile] = inputs.loaded
-        self.proposers = (("denoise", Generation.propose),)
+def mask_tokens(inputs: RequestInputs) -> MaskTokens:
+    """Return the ids for the gap of a request."""
+    vocabulary, settings, prompt = inputs.vocabulary, inputs.loaded.profile.unmasking, inputs.prompt
+    mask, expand = vocabulary.id(settings.mask), vocabulary.id(settings.expand)
+    assert mask is not None
+    banned = tuple({*inputs.control, mask} - {expand, prompt.delete})
+    return MaskTokens(mask, expand, prompt.delete, banned, lambda ids: next_after_typed(vocabulary, prompt.heal, ids))
 
-    def score(self) -> Work:
-        """Add the features of the texts: nothing but the tokens that the model wrote has a log-probability."""
-        describer = Describer(self.inputs.request, needed=self.inputs.needed, n_context=len(self.prompt.left))
-        self.proposals = describer.described(self.proposals)
-        yield
 
-    def tokens(self) -> MaskTokens:
-        vocabulary, settings, delete = self.loaded.vocabulary, self.loaded.profile.unmasking, self.prompt.delete
-        mask, expand = vocabulary.id(settings.mask), vocabulary.id(settings.expand)
-        assert mask is not None
-        banned = tuple({*self.inputs.control, mask} - {expand, delete})
-        return MaskTokens(mask, expand, delete, banned, lambda ids: next_after_typed(vocabulary, self.prompt.heal, ids))
+def _predict(inputs: RequestInputs, timing: Timing) -> Predict:
+    left, right, passes, pace = inputs.prompt.left, inputs.prompt.right, inputs.loaded.passes, timing.pace
 
-    def propose(self) -> Work:
-        """Propose the text of one gap for each requested candidate, at least one for each length."""
-        left, right = self.prompt.left, self.prompt.right
-        passes, settings, lengths = self.loaded.passes, self.loaded.profile.unmasking, self.inputs.gap_lengths()
-        pace, timing, tokens = self.timing.pace, self.timing, self.tokens()
+    def predict(ids: Sequence[int], places: Sequence[int]) -> Tensor:
+        text = [*left, *ids, *right]
+        with pace.measuring("step", len(text)):
+            hidden = passes.read(torch.tensor(text, device=inputs.loaded.device))
+            logits: Tensor = passes.logits(hidden[[max(len(left) + place - 1, 0) for place in places]])
+        return logits
 
-        def predict(ids: Sequence[int], places: Sequence[int]) -> Tensor:
-            text = [*left, *ids, *right]
-            with pace.measuring("step", len(text)):
-                hidden = passes.read(torch.tensor(text, device=self.loaded.device))
-                return passes.logits(hidden[[max(len(left) + place - 1, 0) for place in places]])
+    return predict
 
-        def is_last(n_positions: int) -> bool:
-            n_units = timing.units(pace.expected_ms("step", len(left) + n_positions + len(right)))
-            return n_units is not None and n_units < 2
 
-        for number in range(min(max(len(lengths), self.inputs.request.budget.candidates), MAX_ROWS)):
-            length = lengths[number % len(lengths)]
-            if self.proposals and is_last(length):
-                return
-            gap = Gap([tokens.mask] * length, [0.0] * length)
-            noise = torch.Generator().manual_seed(self.inputs.seed(number))
-            unmasker = Unmasker(predict, tokens, settings, noise, is_last)
-            for _ in unmasker.steps(gap, self.inputs.request.budget.steps or settings.steps):
-                self.n_steps += 1
-                yield
-            self._add(gap, tokens.mask)
+def _is_last(inputs: RequestInputs, timing: Timing, n_positions: int) -> bool:
+    """Return whether the time left is enough for one pass over a gap of this length, and not for two."""
+    n_text = len(inputs.prompt.left) + n_positions + len(inputs.prompt.right)
+    n_units = timing.units(timing.pace.expected_ms("step", n_text))
+    return n_units is not None and n_units < 2
 
-    def _add(self, gap: Gap, mask: int) -> None:
-        """Propose the text of a gap without its masks, unless it says nothing or not what is typed."""
-        vocabulary, heal = self.loaded.vocabulary, self.prompt.heal
-        written = [pair for pair in zip(gap.ids, gap.logps, strict=True) if pair[0] != mask]
-        ids = [token for token, _ in written]
-        text = self.inputs.bounds.of_canvas(self.inputs.text_of(ids), is_held=bool(self.prompt.right))
-        if not self.inputs.says_nothing(text) and vocabulary.bytes_of(ids).startswith(heal):
-            n_own = vocabulary.n_tokens(ids, len(heal) + len(text.encode()))
-            logps = tuple(logp for _, logp in written[:n_own])
-            self.proposals.append(Proposal(text, "noise", logps, logps))
+
+def proposed(inputs: RequestInputs, gap: Gap, mask: int) -> Proposal | None:
+    """Return the text of a gap without its masks; None if it says nothing or not what is typed."""
+    vocabulary, heal = inputs.vocabulary, inputs.prompt.heal
+    written = [pair for pair in zip(gap.ids, gap.logps, strict=True) if pair[0] != mask]
+    ids = [token for token, _ in written]
+    text = inputs.bounds.of_canvas(inputs.text_of(ids), is_held=bool(inputs.prompt.right))
+    if inputs.says_nothing(text) or not vocabulary.bytes_of(ids).startswith(heal):
+        return None
+    logps = tuple(logp for _, logp in written[: vocabulary.n_tokens(ids, len(heal) + len(text.encode()))])
+    return Proposal(text, "noise", logps, logps)
 
 
 class MaskedLlama(Llama):

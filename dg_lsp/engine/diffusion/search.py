@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.common import layout
-from dg_lsp.engine.common.generation import LARGEST_SEED, Live, Work
+from dg_lsp.engine.common.inputs import LARGEST_SEED
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
-from dg_lsp.engine.diffusion.generation import Generation
+from dg_lsp.engine.diffusion.generation import CanvasAnswer, Proposing
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model.prefix_cache import Encoder
 from dg_lsp.engine.model.tree import ROOT, Tree
@@ -248,17 +248,17 @@ READ_AHEAD = Speculate().look + 1  # the most tokens that one round of the searc
 LINE_TOKENS = 64  # the longest answer within a line; a block may use the whole canvas
 
 
-def propose(generation: Generation) -> Work:
+def propose(answer: CanvasAnswer) -> Proposing:
     """Propose the texts that a search verified, and set the gap's likely lengths, if the request has one hole."""
-    if generation.canvas.n_holes == 1:
-        yield from LengthSearch(generation).run()
+    if answer.canvas.n_holes == 1:
+        yield from LengthSearch(answer).run()
 
 
 class LengthSearch:
     """Searches for the possible lengths of one request's gap."""
 
-    def __init__(self, generation: Generation) -> None:
-        self._generation, canvas = generation, generation.canvas
+    def __init__(self, answer: CanvasAnswer) -> None:
+        self._answer, canvas = answer, answer.canvas
         self._canvas, prompt = canvas, canvas.prompt
         ends = tuple(canvas.ends)  # a checkpoint without its own end token may write any special token
         self._tail = prompt.tail or ends[:1]
@@ -277,41 +277,41 @@ class LengthSearch:
             gap, ends, canvas.profile.sampling, canvas.loaded.passes.n_vocabulary, device=canvas.loaded.device
         )
         self._has_drafts = canvas.profile.causal_rows > 0
-        self._causal = CausalText(canvas.loaded.passes, generation.tree)
+        self._causal = CausalText(canvas.loaded.passes, answer.tree)
 
-    def run(self) -> Work:
+    def run(self) -> Proposing:
         """Propose the search's results, and set the lengths worth a canvas, likeliest first.
 
         None is left if no canvas could write an answer that ranks higher.
         """
-        generation, speculation, causal = self._generation, self._speculation, self._causal
-        pace = generation.timing.pace
-        decoder = LocalDecoder(self._canvas.loaded.passes, generation.kv)
-        generation.live = Live(lambda: (self._text(speculation.starts()[0]) if speculation.text else "",), is_answer=True)
+        answer, speculation, causal = self._answer, self._speculation, self._causal
+        pace = answer.timing.pace
+        decoder = LocalDecoder(self._canvas.loaded.passes, answer.kv)
+        so_far = answer.progress(lambda: (self._text(speculation.starts()[0]) if speculation.text else "",))
         while not speculation.done and (not speculation.text or self._may_go_on()):
             if speculation.wants_canvas:
-                yield from generation.take_step(speculation.denoiser, decoder, is_open=True)
-                yield
+                yield so_far
+                answer.take_step(speculation.denoiser, decoder, is_open=True)
+                yield so_far
             proposal = speculation.proposal
             with pace.measuring("score", len(proposal) + 1):
                 n_agreed = speculation.verify(proposal, causal.read(proposal))
             causal.keep(n_agreed, speculation.text[-1])
-            yield
+            yield so_far
         starts = speculation.starts()
         with pace.measuring("score", self._n_scored()):
             scores = causal.scores([speculation.answer(start) for start in starts], self._tail)
         likely = speculation.lengths(starts, scores)
-        yield
-        generation.n_steps += speculation.denoiser.canvas.steps[0]
-        generation.live = None
+        yield so_far
+        answer.n_steps += speculation.denoiser.canvas.steps[0]
         canvas = self._canvas
         is_one = self._has_drafts and canvas.request.budget.candidates == 1
         ranks_by_joint_score = is_one and canvas.calibration is None
         is_final = ranks_by_joint_score and speculation.is_settled(starts, scores)
         if is_final and self._text(likely[0]) == self._uncut(likely[0]):
-            generation.found_lengths = ()
+            answer.found_lengths = ()
         else:
-            generation.found_lengths = tuple(dict.fromkeys(map(self._length, likely)))
+            answer.found_lengths = tuple(dict.fromkeys(map(self._length, likely)))
             if starts[0] > len(speculation.text):  # the search ended before it verified the open canvas's length
                 likely = [*likely, starts[0]]
         # A causal draft if it is verified, otherwise the canvas's text.
@@ -321,7 +321,7 @@ class LengthSearch:
             if speculation.is_valid(start) and (self._has_drafts or not is_causal):
                 text = self._text(start)
                 results.setdefault(text, Proposal(text, "causal" if is_causal else "noise"))
-        generation.proposals += results.values()
+        answer.proposals += results.values()
 
     def _may_go_on(self) -> bool:
         """Return whether the deadline leaves time for one more round.
@@ -330,14 +330,14 @@ class LengthSearch:
         as many steps on a canvas that holds the suffix. If the search ended earlier, that canvas would have to guess its
         length.
         """
-        generation, n_steps = self._generation, self._speculation.denoiser.canvas.steps[0]
-        step_ms, expected_ms = generation.step_ms(self._speculation.gap.width), generation.timing.pace.expected_ms
+        answer, n_steps = self._answer, self._speculation.denoiser.canvas.steps[0]
+        step_ms, expected_ms = answer.step_ms(self._speculation.gap.width), answer.timing.pace.expected_ms
         if step_ms is None:
             return True
         round_ms = step_ms + (expected_ms("score", READ_AHEAD) or 0.0)
         last_ms = 2 * (expected_ms("score", self._n_scored()) or 0.0)  # one for the search, one for the ranking
         needed_ms = round_ms + (LEAST_STEPS * step_ms if n_steps >= LEAST_STEPS else 0.0)
-        return generation.timing.left_ms(last_ms) >= needed_ms
+        return answer.timing.left_ms(last_ms) >= needed_ms
 
     def _n_scored(self) -> int:
         """Return the number of positions in the pass that scores the answers, if the search ends now."""

@@ -193,6 +193,11 @@ class PrefixEncoder:
         """Return the most tokens of one pass, where a processor takes a chunk: a GPU reads its weights once for all of them."""
         return max(chunk, GPU_CHUNK) if self._is_on_gpu else chunk
 
+    def keep(self, ids: tuple[int, ...], root: tuple[KV, Tensor] | None) -> None:
+        """Cache a prefix whose keys, values and last hidden state [H] a tree has, if only its last id is missing."""
+        if root is not None and self.cache.known(ids) == len(ids) - 1:
+            self.cache.put(ids, *root)
+
     def encode(self, ids: tuple[int, ...], n_encoded: int, kv: KV | None, most: int) -> tuple[int, KV]:
         """Encode at most `most` more ids after the first `n_encoded`, and cache them; return the new count and the kv."""
         part = torch.tensor([ids[n_encoded : n_encoded + most]], device=self._device)
