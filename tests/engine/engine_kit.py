@@ -87,7 +87,8 @@ class Running:
 def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: str = "ready") -> Iterator[Running]:
     """An engine that runs as a child of the test, with a port."""
     files = discovery.engine_files(engine_id(model, filler))
-    command = [sys.executable, "-m", "dg_lsp", "engine", "run", f"--model={model}", f"--filler={filler}", "--port=0", *options]
+    own = [f"--filler={filler}"] if filler else []
+    command = [sys.executable, "-m", "dg_lsp", "engine", "run", f"--model={model}", *own, "--port=0", *options]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         try:
             state = wait_until(lambda: told_by(process, files))
