@@ -131,11 +131,34 @@ def compiles(whole: Whole) -> bool:
 
     1. Python accepts the statements without the edits, or with a plain answer in their place.
     2. The code up to the end of the answer's line can't be the beginning of a program, but can be with a plain answer.
+    3. A string that an answer touches closes a brace that it has not opened, whatever is broken around it.
     """
     if whole.document.language != "python":
         return True
+    if any(_closes_too_much(whole.after, span) for span, _ in whole.answers()):
+        return False
     # Compiling only these statements takes the same time for every length of the file.
     return all(_compiles_in(whole, region) for region in joined(_statements(whole, hole.span) for hole in whole.holes))
+
+
+def _closes_too_much(tree: Syntax, answer: Span) -> bool:
+    """Return whether an f-string that the answer touches has a single closing brace. In broken code no tree says so."""
+    lines = tree.lines
+    start, end = lines.start(lines.at(answer.start)), lines.end(lines.at(answer.end))
+    strings = (match for match in _F_STRING.finditer(tree.text, start, end) if match.start() < answer.end)
+    return any(answer.start < match.end() and _has_single_brace(match[0]) for match in strings)
+
+
+def _has_single_brace(string: str) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            compile(string, "string", "eval", ast.PyCF_ONLY_AST, dont_inherit=True)
+        except SyntaxError as error:
+            return "single '}'" in str(error.msg)
+        except (ValueError, OverflowError, RecursionError, MemoryError):
+            return False
+    return False
 
 
 def _compiles_in(whole: Whole, region: Span) -> bool:
@@ -199,5 +222,6 @@ def _compiles(source: str, *, unfinished: bool = False) -> bool:
     return True
 
 
+_F_STRING = re.compile(r"""\b(?:[rR]?[fF]|[fF][rR])(?:"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')""")
 _DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", re.MULTILINE)
 _ALLOW_UNFINISHED = 0x4000  # the compiler's PyCF_ALLOW_INCOMPLETE_INPUT, which `ast` does not export
