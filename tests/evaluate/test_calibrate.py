@@ -22,11 +22,13 @@ from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.engine.backends.vllm import connect
+from dg_lsp.engine.causal import layout
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.common.task import Filler
-from dg_lsp.engine.diffusion.layout import Profile, load_profile
+from dg_lsp.engine.diffusion.layout import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.engine.model.weights.checkpoint import dump_profile
 from dg_lsp.evaluate import calibrate, tasks
 from dg_lsp.evaluate.calibrate import Judged, Sample
@@ -209,7 +211,7 @@ def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout
     folder.mkdir()
     for path in trained_layout.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    (folder / "dg_lsp.json").write_text(dump_profile(replace(load_profile(folder), calibration=None)))
+    (folder / "dg_lsp.json").write_text(dump_profile(replace(causal_profile(folder), calibration=None)))
     filler = backends.load_filler(str(folder))
     holes = [replace(task, language="") for task in numbered(10, 60)]
     first = best(filler, holes[0])
@@ -221,8 +223,12 @@ def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout
     code, out, err = run("--tasks", str(tmp_path / "own.jsonl"), "--into", str(folder), "--device", "cpu")
     assert code == 0, err
     assert f"Stored in {folder / 'dg_lsp.json'}" in out
-    assert load_profile(folder).calibration is not None
+    assert causal_profile(folder).calibration is not None
     assert isinstance(best(backends.load_filler(str(folder)), holes[0]), Calibrated)
+
+
+def causal_profile(folder: Path) -> layout.Profile:
+    return checkpoint.load_profile(folder, layout.Profile, None)
 
 
 def written(filler: Filler, task: Task) -> str:

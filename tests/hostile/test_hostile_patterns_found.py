@@ -1,0 +1,182 @@
+"""No pattern takes time that grows with the square of a text of a repository, whatever the text.
+
+The patterns are found by walking the modules, and their worst texts are made from their own parts: what a repetition repeats,
+after what comes before it. So a new pattern is tried without a row of its own. Those of `languages.toml` are tried on single
+lines only, and are left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import time
+from collections.abc import Iterator
+from re import _constants as parts  # type: ignore[attr-defined]  # private, and the only parser of patterns
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
+
+import pytest
+
+import dg_lsp
+from dg_lsp.core import lexing
+
+SHORT, LONG = 4_096, 8_192
+MOST_GROWTH = 2.8  # a time that grows with the square of the length grows 4 times when that is doubled
+LEAST_S = 0.004  # a shorter time says nothing about growth
+TOO_LONG_S = 0.02  # for 512 characters: it grows faster than any power
+ENDS = ("", "\0")
+USUAL = (" ", "\n", "a", "_", "\t", "a\n", " \n", "\n\n", "1", "(", "=", "a.", '"', "'", "`", "-", "*", "#", "/")
+REPEATS = (parts.MAX_REPEAT, parts.MIN_REPEAT, parts.POSSESSIVE_REPEAT)
+# Parts of the product that read no text of a repository with patterns of their own.
+ELSEWHERE = ("engine.causal", "engine.common", "engine.diffusion", "engine.model", "evaluate", "models")
+
+BOUNDED = {
+    "batch.plan._PLACE": "matched once with a line of the user's own list",
+    "batch.plan._COMMENT": "matched once with a line of the user's own list",
+    "core.generated._STATEMENT": "searched in the first comments of a file, which are bounded",
+    "core.holes.body.DELIBERATE": "matched at the start of a comment",
+    "core.holes.body.DIRECTIVE": "matched at the start of a comment",
+    "core.holes.body.SAYS_NOTHING": "matched at the start of a comment",
+    "core.holes.body.TODO": "matched at the start of a comment",
+    "core.indentation._HAS_INDENTED": "matched at the start of a line",
+    "core.indentation._NO_RECIPE": "matched at the start of a line",
+    "core.indentation._RECIPE_ABOVE": "matched at the start of a line",
+    "core.placeholders._LINE": "matched with a line of an answer",
+    "core.repository._LAST_WORD": "searched in the last characters before the cursor",
+    "core.scope._LEAVES": "matched at the start of a statement",
+    "core.scope.python._ANNOTATED": "matched at the start of a line",
+    "core.scope.python._HEAD": "matched at the start of a line",
+    "core.scope.python._IMPORT": "matched at the start of a statement",
+    "core.scope.python._SUBSCRIPT": "replaced in the target of one assignment",
+    "core.scope.python._TYPE_ALIAS": "matched at the start of a statement",
+    "core.secrets._PLACEHOLDER": "searched in one value, whose length is bounded",
+    "engine.backends.chat._THOUGHT": "matched at the start of an answer",
+    "engine.serve.compat._COMMENT": "matched with a line of a request's first lines",
+    "engine.serve.compat._PATH": "matched with a comment in a request's first lines",
+    "wire.config._KEY": "matched with one key of a configuration file",
+    "wire.network._WITH_PORT": "matched with one address",
+}
+"""The patterns that are never searched in a whole text, with the reason."""
+
+
+def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield each pattern of text that a module of dg_lsp holds, with its name; those of the lexers too."""
+    seen = set[re.Pattern[str]]()
+    for info in pkgutil.walk_packages(dg_lsp.__path__, "dg_lsp."):
+        name = info.name.removeprefix("dg_lsp.")
+        if name.startswith(ELSEWHERE) or name == "__main__":
+            continue
+        for key, value in vars(importlib.import_module(info.name)).items():
+            values: list[Any] = [value]
+            while values:
+                each = values.pop()
+                if isinstance(each, re.Pattern) and isinstance(each.pattern, str) and each not in seen:
+                    seen.add(each)
+                    yield f"{name}.{key}", each
+                elif isinstance(each, (tuple, list)) and len(each) < 2000:
+                    values += each
+                elif isinstance(each, dict) and len(each) < 2000:
+                    values += each.values()
+    for name, lexer in lexing._table()[0].items():
+        yield f"lexer {name}", lexer.code
+
+
+def _char(choices: Any) -> str:
+    """Return a character of a set."""
+    kinds = {parts.CATEGORY_DIGIT: "1", parts.CATEGORY_SPACE: " ", parts.CATEGORY_WORD: "a"}
+    chars = [
+        chr(a) if op is parts.LITERAL else chr(a[0]) if op is parts.RANGE else kinds.get(a, "!")
+        for op, a in choices
+        if op is not parts.NEGATE
+    ]
+    if any(op is parts.NEGATE for op, _ in choices):
+        return next((char for char in 'a \t1,.x("\n-_Z{' if char not in chars), "~")
+    return chars[0] if chars else "a"
+
+
+def _sample(items: Any) -> str:
+    """Return a short text that some of the pattern matches."""
+    text = ""
+    for op, a in items:
+        if op is parts.LITERAL:
+            text += chr(a)
+        elif op is parts.NOT_LITERAL:
+            text += "a" if a != ord("a") else "b"
+        elif op is parts.ANY:
+            text += "a"
+        elif op is parts.IN:
+            text += _char(a)
+        elif op in REPEATS:
+            text += _sample(a[2]) * max(a[0], 1) if a[0] < 50 else ""
+        elif op is parts.SUBPATTERN:
+            text += _sample(a[3])
+        elif op is parts.BRANCH:
+            text += _sample(a[1][0])
+        elif op is parts.ATOMIC_GROUP:
+            text += _sample(a)
+        elif op is parts.ASSERT and a[0] > 0:
+            text += _sample(a[1])
+    return text
+
+
+def worst_texts(items: Any, before: str = "") -> set[tuple[str, str]]:
+    """Return texts that may take long: each a beginning, and what is repeated after it."""
+    found, near = set[tuple[str, str]](), before
+    for op, a in items:
+        if op in REPEATS:
+            if (unit := _sample(a[2])) and a[1] > 20:
+                found |= {(near, unit), ("", unit), ("", near + unit)}
+            found |= worst_texts(a[2]) | worst_texts(a[2], near)
+        elif op is parts.SUBPATTERN:
+            found |= worst_texts(a[3], near)
+        elif op is parts.ATOMIC_GROUP:
+            found |= worst_texts(a, near)
+        elif op is parts.BRANCH:
+            found = found.union(*(worst_texts(branch, near) for branch in a[1]))
+        elif op in (parts.ASSERT, parts.ASSERT_NOT):
+            found |= worst_texts(a[1], near)
+        near = (near + _sample([(op, a)]))[-40:]
+        found |= {("", near)} if near else set()
+    return found
+
+
+def seconds(pattern: re.Pattern[str], before: str, unit: str, n_chars: int, end: str) -> float:
+    """Return the processor time of a search for all matches in a text of so many characters."""
+    text = (before + unit * (n_chars // len(unit) + 1))[:n_chars] + end
+    start = time.process_time()
+    sum(1 for _ in pattern.finditer(text))
+    return time.process_time() - start
+
+
+def grows(pattern: re.Pattern[str]) -> tuple[str, str] | None:
+    """Return a text in which a search takes time that grows faster than the text; None if none was found."""
+    tree = list(parser.parse(pattern.pattern, pattern.flags))
+    for before, unit in sorted(worst_texts(tree) | {("", unit) for unit in USUAL}):
+        for end in ENDS:
+            if seconds(pattern, before, unit, 512, end) > TOO_LONG_S and seconds(pattern, before, unit, 512, end) > TOO_LONG_S:
+                return before, unit
+            if seconds(pattern, before, unit, LONG, end) <= LEAST_S:
+                continue
+            ratios = list[float]()
+            for _ in range(3):
+                short = seconds(pattern, before, unit, SHORT, end)
+                ratios.append(seconds(pattern, before, unit, LONG, end) / max(short, 1e-6))
+            if min(ratios) > MOST_GROWTH and seconds(pattern, before, unit, LONG, end) > LEAST_S:
+                return before, unit
+    return None
+
+
+@pytest.mark.slow
+def test_no_search_takes_time_that_grows_with_the_square_of_a_text() -> None:
+    found = {name: text for name, pattern in patterns() if name not in BOUNDED and (text := grows(pattern))}
+    assert found == {}
+
+
+def test_the_patterns_that_are_never_searched_in_a_whole_text_exist() -> None:
+    assert BOUNDED.keys() - {name for name, _ in patterns()} == set()
+
+
+def test_a_pattern_whose_time_grows_is_found() -> None:
+    assert grows(re.compile(r"a+b")) is not None
+    assert grows(re.compile(r"(?<!a)a+b")) is None
