@@ -23,9 +23,9 @@ _OF_REPOSITORY = frozenset(
         *("GLOB_PATHSPECS", "ICASE_PATHSPECS", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS"),
     )
 )
-# How a word ends in the name of a variable that holds a key or a password, as in `OPENAI_API_KEY` and `PGPASSWORD`.
-_SECRET = ("CREDENTIAL", "CREDENTIALS", "KEY", "KEYS", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "SECRETS", "TOKEN")
-_SECRET_WORDS = frozenset({"AUTH", "JWT", "PASS", "PAT", "PWD"})
+# How a word ends, in the singular, in the name of a variable that holds a key or a password: `OPENAI_API_KEY`, `PGPASSWORD`.
+_SECRET = ("COOKIE", "CREDENTIAL", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN")
+_SECRET_WORDS = frozenset({"AUTH", "JWT", "PASS", "PAT", "PWD", "SK"})
 _NO_SECRETS = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
 DOWNLOADS = ("HF_", "HUGGING_FACE_", "PIP_", "UV_")
 """How the names of variables begin that pip, uv and huggingface_hub read, also for their keys."""
@@ -95,7 +95,7 @@ def find(name: str) -> str:
 
 def _is_secret(name: str) -> bool:
     words = name.upper().split("_")
-    is_named = any(word.endswith(_SECRET) or word in _SECRET_WORDS for word in words)
+    is_named = any(word.removesuffix("S").endswith(_SECRET) or word in _SECRET_WORDS for word in words)
     # The values of git's settings may be headers with keys.
     return (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_")
 
