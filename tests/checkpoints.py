@@ -1,4 +1,4 @@
-"""Make tiny DiffusionGemmas and their tokenizers: one per layout, and one with experts.
+"""Make tiny models and their tokenizers: a DiffusionGemma per layout, one with experts, and Llamas of each kind.
 
 The trainer of the embedded model, of which these are parts, is in the history at commit a331a6b.
 """
@@ -13,7 +13,16 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DiffusionGemmaTextConfig, Gemma4VisionConfig
+from transformers import (
+    DiffusionGemmaConfig,
+    DiffusionGemmaForBlockDiffusion,
+    DiffusionGemmaTextConfig,
+    Gemma4VisionConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from dg_lsp.engine.model.weights.checkpoint import PROFILE
 
@@ -150,6 +159,47 @@ def shaken(shape: Shape) -> Any:
     model: Any = build(shape)
     _shake(model)
     return model
+
+
+LLAMA_SIZES = {
+    "vocab_size": 300, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "rope_theta": 1000.0,
+}  # fmt: skip
+LLAMAS = ("tied", "untied", "wide heads", "biases", "all biases", "encoder")
+
+
+def llama(kind: str) -> Any:
+    """Return a tiny random model of the library that `CausalLlama` computes: one of `LLAMAS`.
+
+    Its norms and biases are changed, so that a test notices a missing one.
+    """
+    if kind == "encoder":
+        shape = Shape(hidden=64, layers=3, heads=2, feed_forward=80, vocabulary=300)
+        return shaken(shape).eval().requires_grad_(False)
+    torch.manual_seed(3)
+    if kind == "biases":
+        model: Any = Qwen2ForCausalLM(Qwen2Config(**LLAMA_SIZES, tie_word_embeddings=True))
+    else:
+        more = {"head_dim": 16} if kind == "wide heads" else {"attention_bias": True} if kind == "all biases" else {}
+        model = LlamaForCausalLM(LlamaConfig(**LLAMA_SIZES, **more, tie_word_embeddings=kind == "tied"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            elif "embed" not in name:
+                parameter.mul_(5)
+    return model.eval().requires_grad_(False)
+
+
+def qwen(folder: Path) -> Path:
+    """Write a tiny random Qwen2 model with a byte-level tokenizer, as the hub has them. Its likeliest token always has text."""
+    made = tokenizer(["def add(a, b):\n    return a + b\n"] * 3, vocabulary=290)
+    made.save(str(folder / "tokenizer.json"))
+    model = llama("biases")
+    silent = [token for text, token in made.get_vocab().items() if not (text.isascii() and text.isalnum())]
+    model.model.embed_tokens.weight[silent] = 0.0  # its input and output weights are the same
+    model.save_pretrained(folder)
+    return folder
 
 
 def _save(folder: Path, shape: Shape) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import checkpoints
 from tests.e2e.editor import URI, Editor, on_engine
 from tests.engine.test_causal_draft import written_profile
-from tests.engine.test_llama import written_to
 
 pytestmark = pytest.mark.e2e
 
@@ -51,7 +51,7 @@ async def test_the_real_engine_answers_suggestions_and_actions(
 @pytest.mark.slow
 async def test_a_laptop_model_s_draft_grows_in_its_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The editor shows what the engine writes, and the text around the gap stays as it is."""
-    model = written_to(tmp_path)
+    model = checkpoints.qwen(tmp_path)
     written_profile(model)
     text = "def add(a, b):\n    total = a + b\n    return total\n\n\nprint(add(1, 2))\n"
     selection = {"start": {"line": 1, "character": 4}, "end": {"line": 2, "character": 16}}

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import checkpoints
 from tests.editors import machine
 from tests.editors.conftest import Watch
 from tests.editors.machine import program
 from tests.editors.neovim import LOOK, Neovim
 from tests.editors.waiting import until
 from tests.engine.test_causal_draft import written_profile
-from tests.engine.test_llama import written_to
 
 TEXT = "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n"
 LEAST_VIEWS = 3
@@ -42,7 +42,7 @@ end
 def model(environment: Mapping[str, str], tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "laptop"
     folder.mkdir()
-    written_to(folder)
+    checkpoints.qwen(folder)
     written_profile(folder)
     yield str(folder)
     # Other tests count the engines.

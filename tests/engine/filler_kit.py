@@ -1,16 +1,76 @@
-"""What the tests of the models of this process share: an encoded prefix, and recorders of steps."""
+"""What the tests of the models of this process share: passes of tiny models, what the library says, and recorders."""
 
 from __future__ import annotations
 
-import torch
+import functools
+from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
+from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.model import matmul
+from dg_lsp.engine.model.fit import gemma_sizes, llama_sizes
+from dg_lsp.engine.model.gpu import PLAIN
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import Recorder, Work
+from dg_lsp.engine.model.recording import Buffers, Recorder, Work
+from dg_lsp.engine.model.weights.llama import llama_name
+from tests import checkpoints
+
+MODELS = (*checkpoints.LLAMAS, "experts")
+Way = Literal["processor", "buffers", "recorded", "refused"]
+WAYS: tuple[Way, ...] = ("processor", "buffers", "recorded", "refused")
+"""How passes run: as on a processor, or in buffers as on a GPU, without a recorder, with one, or with one that fails."""
+
+
+@functools.cache
+def model_of(name: str) -> Any:
+    """Return one of the library's models, whose weights no test changes."""
+    return checkpoints.with_experts() if name == "experts" else checkpoints.llama(name)
+
+
+def recorder_of(way: Way) -> Recorder | None:
+    return WorkingRecorder() if way == "recorded" else FailingRecorder("passes") if way == "refused" else None
+
+
+def passes_of(
+    name: str, way: Way = "processor", recorder: Recorder | None = None, kind: matmul.Kind = "plain", usual: int = 0
+) -> Any:
+    """Return the passes of a model, which run this way and multiply in this way. Only a Llama has kinds of products."""
+    model, recorder = model_of(name), recorder or recorder_of(way)
+    values, weights = model.config.to_dict(), model.state_dict()
+    if name == "experts":
+        gemma = Passes(model)
+        gemma.buffers = None if way == "processor" else Buffers(gemma, lambda: None, recorder, usual)
+        return gemma
+    if name == "encoder":
+        sizes = gemma_sizes(values)
+        return CausalLlama(sizes, {llama_name(name): weights[name] for name in sizes.shapes()}, kind)
+    passes = CausalLlama(llama_sizes(values), dict(weights), kind)
+    if way != "processor":
+        passes.use_buffers(PLAIN, lambda: None, recorder)
+    return passes
+
+
+def library_logits(model: Any, ids: Tensor) -> Tensor:
+    """Return what the library's model says: all of it, or the encoder of a DiffusionGemma with the model's head."""
+    with torch.inference_mode():
+        if model.config.model_type != "diffusion_gemma":
+            logits: Tensor = model(ids).logits
+            return logits
+        cap: float = model.config.text_config.final_logit_softcapping
+        hidden: Tensor = model.lm_head(model.model.encoder(input_ids=ids).last_hidden_state)
+        return torch.tanh(hidden / cap) * cap
+
+
+def ids_of(rows: int, length: int) -> Tensor:
+    """Return random tokens that all the models have."""
+    return torch.randint(10, 110, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
 def a_prefix(passes: Passes, length: int) -> KV:
-    return passes.encode(torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length)))[1]
+    return passes.encode(ids_of(1, length))[1]
 
 
 class WorkingRecorder(Recorder):

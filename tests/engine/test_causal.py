@@ -13,9 +13,8 @@ import torch
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import CausalDraft, DraftSettings, FileModel
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.prefix_cache import crop
-from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
+from dg_lsp.engine.model.tree import Tree
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
@@ -128,37 +127,6 @@ def test_log_probabilities_equal_one_pass_over_the_whole_draft(passes: Passes, f
         assert (draft.end is None) == (len(draft.ids) == 10)
         if draft.end is not None:
             assert draft.end == pytest.approx(float(logps[-1, END]), abs=1e-4)
-
-
-def test_a_tree_grows_its_buffer(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "ROOM", 1)
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
-    tree = Tree(passes, kv, PREFIX[-1])
-    [[parent]] = tree.grow([(ROOT, [30])])
-    [[left], [right]] = tree.grow([(parent, [31]), (parent, [50])])
-    [[left_leaf], [right_leaf]] = tree.grow([(left, [32]), (right, [33])])
-    hidden = tree.hidden([left_leaf, right_leaf])
-    alone, _ = passes.encode(
-        torch.tensor([[30, 31, 32], [30, 50, 33]]),
-        [(side.expand(2, -1, -1, -1), other.expand(2, -1, -1, -1)) for side, other in kv],
-    )
-    torch.testing.assert_close(hidden, alone[:, -1], atol=1e-5, rtol=1e-4)
-
-
-def test_rows_with_the_same_start_share_nodes(passes: Passes) -> None:
-    tree = after_prefix(passes)
-    assert tree.grow([(ROOT, [9, 1, 2]), (ROOT, [9, 1, 4]), (ROOT, [2, 3])]) == [[1, 2, 3], [1, 2, 4], [5, 6]]
-    assert tree.grow([(2, [4, 7]), (ROOT, [2])]) == [[4, 7], [5]]
-
-
-def test_scores_of_a_tree_are_those_of_separate_rows(passes: Passes) -> None:
-    # The last row's logits don't fit in memory at once.
-    tree, rows = after_prefix(passes), [[30, 31, 32], [30, 50], [], [40], list(range(5, 5 + SCORED + 3))]
-    tree.grow([(ROOT, [30, 31])])
-    for row, logps in zip(rows, tree.log_probabilities(rows), strict=True):
-        logits = passes.logits(passes.encode(torch.tensor([[*PREFIX, *row]]))[0][0])[len(PREFIX) - 1 :]
-        expected = [float(logits[place].log_softmax(-1)[token]) for place, token in enumerate(row)]
-        assert logps == pytest.approx(expected, abs=1e-4)
 
 
 def test_what_drafting_computed_is_not_computed_again(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:

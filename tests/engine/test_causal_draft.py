@@ -16,8 +16,8 @@ from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.model.tree import ROOT, Tree
+from tests import checkpoints
 from tests.engine.engine_kit import finish
-from tests.engine.test_llama import written_to
 
 PREFIX, SUFFIX = "def add(a, b):\n    ", "\n    return a + b\n"
 LINE = Hole(Span(0, 0), "cursor")
@@ -35,7 +35,7 @@ def written_profile(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def filler(tmp_path_factory: pytest.TempPathFactory) -> CausalFiller:
-    folder = written_to(tmp_path_factory.mktemp("causal"))
+    folder = checkpoints.qwen(tmp_path_factory.mktemp("causal"))
     written_profile(folder)
     return CausalFiller(load_model(str(folder), device="cpu", dtype="float32"))
 

@@ -24,7 +24,7 @@ from dg_lsp.engine.model.fit import llama_sizes
 from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
-from tests.engine.test_llama import checkpoint
+from tests.checkpoints import llama
 
 pytestmark = [
     pytest.mark.gpu,
@@ -187,7 +187,7 @@ def test_a_step_that_waits_for_the_device_is_not_recorded_and_still_right(both: 
 
 def causal(dtype: torch.dtype, device: str) -> CausalLlama:
     """Return the passes of one random model in a type on a device; its weights are the same in each."""
-    model = checkpoint("biases")
+    model = llama("biases")
     weights = {
         name: tensor.to(torch.bfloat16).to(device, torch.float32 if tensor.ndim == 1 else dtype)
         for name, tensor in model.state_dict().items()
@@ -253,7 +253,7 @@ def test_triton_kernels_on_a_gpu_compute_what_torch_does() -> None:
 
 
 def test_weights_in_8_bits_on_a_gpu_score_as_on_a_processor() -> None:
-    model, ids = checkpoint("biases"), torch.arange(23)[None] + 10
+    model, ids = llama("biases"), torch.arange(23)[None] + 10
     sizes, found = llama_sizes(model.config.to_dict()), list[torch.Tensor]()
     for device in ("cpu", "cuda"):
         weights = {name: tensor.to(device) for name, tensor in model.state_dict().items()}

@@ -18,7 +18,7 @@ from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import LlamaSizes, Machine, machine
 from dg_lsp.wire import laptop
-from tests.engine.test_llama import written_to
+from tests import checkpoints
 
 GB = 10**9
 USE = fit.Use(832, 128)
@@ -26,7 +26,7 @@ USE = fit.Use(832, 128)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return written_to(tmp_path)
+    return checkpoints.qwen(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ import sys
 import pytest
 import torch
 
-from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.model import matmul
-from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.matmul import LARGEST, ZERO, Int8Matrix, Quantised, QuantisedRows, quantised, quantised_rows
 from dg_lsp.engine.model.weights.llama import Inputs, matrix
 
@@ -109,42 +107,6 @@ def test_zeros_and_biases() -> None:
     bias = torch.randn(8)
     products = matrix(torch.randn(8, 32), "int8").times(Inputs(torch.zeros(3, 32)), bias)
     assert torch.equal(products, bias.expand(3, -1))
-
-
-@pytest.mark.parametrize("n", [2, 5, 16, 33])
-def test_whole_pass_gives_a_token_the_same_alone_and_beside_others(n: int) -> None:
-    """Not bit by bit, because attention sums in another order, and an 8-bit rounding can turn at its edge."""
-    torch.manual_seed(3)
-    sizes = LlamaSizes(120, 64, 96, 2, 4, 2, 16, 1e-6, 1e4, tied=True)
-    weights = {
-        name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape) / shape[1] ** 0.5
-        for name, shape in sizes.shapes().items()
-    }
-    passes = CausalLlama(sizes, weights, "int8")
-    _, kv = passes.encode(torch.randint(0, 120, (1, 40)))
-    ids = torch.randint(0, 120, (n,))
-    room = [tuple(torch.cat([side, side.new_zeros(1, 2, n, 16)], 2) for side in pair) for pair in kv]
-    mask = torch.cat([torch.ones(n, 40, dtype=torch.bool), torch.eye(n, dtype=torch.bool)], 1)
-    places = torch.cat([torch.arange(40), torch.full((n,), 40)])
-    together = passes.extend(ids, places[40:], room, mask, places)  # type: ignore[arg-type]
-    alone = torch.cat([passes.encode(ids[None, index : index + 1], kv)[0][0] for index in range(n)])
-    assert float((together - alone).norm() / alone.norm()) < 0.01
-
-
-def test_blocks_of_the_feed_forward_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(3)
-    sizes = LlamaSizes(120, 64, 96, 2, 4, 2, 16, 1e-6, 1e4, tied=True)
-    weights = {
-        name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape) / shape[1] ** 0.5
-        for name, shape in sizes.shapes().items()
-    }
-    passes, ids = CausalLlama(sizes, weights, "int8"), torch.randint(0, 120, (3, 11))
-    whole, kv = passes.encode(ids)
-    more, _ = passes.encode(ids, kv)
-    monkeypatch.setattr("dg_lsp.engine.model.weights.llama.BLOCK", 4)
-    blocks, kv = passes.encode(ids)
-    assert torch.equal(blocks, whole)
-    assert torch.equal(passes.encode(ids, kv)[0], more)
 
 
 def test_processors_without_the_instructions_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:

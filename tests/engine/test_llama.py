@@ -1,4 +1,4 @@
-"""Llama and Qwen2 checkpoints: their passes against transformers, canvases against a plain reference, hostile folders."""
+"""Folders of Llama and Qwen2 models: loaded in each format and precision, and refused with one sentence."""
 
 from __future__ import annotations
 
@@ -13,77 +13,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import DiffusionGemmaForBlockDiffusion, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import DiffusionGemmaForBlockDiffusion, Qwen2ForCausalLM
 
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import LoadError, set_up
-from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.fit import GeometryError, gemma_sizes, llama_sizes
 from dg_lsp.engine.model.matmul import Quantised, int8_is_supported, quantised
-from dg_lsp.engine.model.tree import ROOT, Tree
 from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 from dg_lsp.engine.model.weights.llama import llama_name
 from tests import checkpoints
-
-SIZES = {
-    "vocab_size": 300, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "rope_theta": 1000.0,
-}  # fmt: skip
-KINDS = ("tied", "untied", "wide heads", "biases", "all biases", "encoder")
-
-
-def checkpoint(kind: str) -> Any:
-    """Return a tiny random model of the library, with changed norms and biases, so that a test notices a missing one."""
-    torch.manual_seed(3)
-    if kind == "encoder":
-        shape = checkpoints.Shape(hidden=64, layers=3, heads=2, feed_forward=80, vocabulary=300)
-        return checkpoints.shaken(shape).eval().requires_grad_(False)
-    if kind == "biases":
-        model: Any = Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True))
-    else:
-        more = {"head_dim": 16} if kind == "wide heads" else {"attention_bias": True} if kind == "all biases" else {}
-        model = LlamaForCausalLM(LlamaConfig(**SIZES, **more, tie_word_embeddings=kind == "tied"))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-            elif "embed" not in name:
-                parameter.mul_(5)
-    return model.eval().requires_grad_(False)
-
-
-def passes_of(model: Any) -> CausalLlama:
-    values, weights = model.config.to_dict(), model.state_dict()
-    if values["model_type"] != "diffusion_gemma":
-        return CausalLlama(llama_sizes(values), dict(weights), "plain")
-    sizes = gemma_sizes(values)
-    return CausalLlama(sizes, {llama_name(name): weights[name] for name in sizes.shapes()}, "plain")
-
-
-def logits_of(model: Any, ids: Tensor) -> Tensor:
-    """Return what the library's model says: all of it, or the encoder of a DiffusionGemma with the model's head."""
-    with torch.inference_mode():
-        if model.config.model_type != "diffusion_gemma":
-            logits: Tensor = model(ids).logits
-            return logits
-        cap: float = model.config.text_config.final_logit_softcapping
-        hidden: Tensor = model.lm_head(model.model.encoder(input_ids=ids).last_hidden_state)
-        return torch.tanh(hidden / cap) * cap
-
-
-def ids_of(rows: int, length: int) -> Tensor:
-    return torch.randint(0, 300, (rows, length), generator=torch.Generator().manual_seed(5))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_causal_pass_equals_the_library(kind: str) -> None:
-    model, ids = checkpoint(kind), ids_of(2, 23)
-    passes = passes_of(model)
-    hidden, kv = passes.encode(ids)
-    torch.testing.assert_close(passes.logits(hidden), logits_of(model, ids), atol=2e-4, rtol=1e-4)
-    assert kv[0][0].shape == (2, passes.sizes.kv_heads, 23, passes.sizes.head_dim)
+from tests.engine.filler_kit import ids_of, library_logits
 
 
 def test_a_decoder_with_experts_or_a_short_window_is_no_causal_model(with_experts: Any) -> None:
@@ -106,60 +47,13 @@ def test_the_embedded_model_equals_the_librarys_and_is_loaded_without_it() -> No
     assert process.stdout.strip() == "['torch']"
     model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(str(folder), dtype=torch.float32)
     passes, ids = load_model("embedded", device="cpu", dtype="float32").passes, 100 + ids_of(1, 40)
-    torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), logits_of(model, ids), atol=1e-3, rtol=1e-3)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_chunks_give_the_same_as_the_whole(kind: str) -> None:
-    passes, ids = passes_of(checkpoint(kind)), ids_of(1, 23)
-    whole, kv = passes.encode(ids)
-    first, past = passes.encode(ids[:, :9])
-    second, past = passes.encode(ids[:, 9:10], past)
-    third, past = passes.encode(ids[:, 10:], past)
-    torch.testing.assert_close(torch.cat([first, second, third], 1), whole, atol=1e-4, rtol=1e-4)
-    for pair, other in zip(kv, past, strict=True):
-        torch.testing.assert_close(pair, other, atol=1e-4, rtol=1e-4)
-
-
-def test_tree_equals_separate_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "ROOM", 2)
-    passes, ids = passes_of(checkpoint("biases")), ids_of(1, 12)
-    hidden, kv = passes.encode(ids)
-    for root in (None, hidden[0, -1]):  # the tree encodes the prefix's last token again, or knows what the model says after it
-        tree = Tree(passes, kv, int(ids[0, -1]), root)
-        torch.testing.assert_close(tree.hidden([ROOT])[0], hidden[0, -1], atol=1e-4, rtol=1e-4)
-        [[first, second], [same, _, third]] = tree.grow([(ROOT, [7, 8]), (ROOT, [7, 9, 10])])
-        assert first == same
-        [[fourth]] = tree.grow([(second, [11])])
-        assert tree.grow([(ROOT, [7, 8, 11])]) == [[first, second, fourth]]
-        for path, node in (((7, 8), second), ((7, 9, 10), third), ((7, 8, 11), fourth)):
-            row = torch.cat([ids, torch.tensor([path])], 1)
-            torch.testing.assert_close(tree.hidden([node])[0], passes.encode(row)[0][0, -1], atol=1e-4, rtol=1e-4)
-
-
-def test_logits_in_slices_are_those_of_the_whole_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dg_lsp.engine.model.weights.llama.VOCABULARY_SLICE", 128)
-    model = checkpoint("untied")
-    passes = passes_of(model)
-    hidden, _ = passes.encode(ids_of(1, 5))
-    torch.testing.assert_close(passes.logits(hidden), hidden @ model.lm_head.weight.detach().t(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), library_logits(model, ids), atol=1e-3, rtol=1e-3)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the hub has them."""
-    return written_to(tmp_path_factory.mktemp("qwen"))
-
-
-def written_to(path: Path) -> Path:
-    """Write a tiny random Qwen2 model with a byte-level tokenizer into a folder. Its likeliest token always has text."""
-    tokenizer = checkpoints.tokenizer(["def add(a, b):\n    return a + b\n"] * 3, vocabulary=290)
-    tokenizer.save(str(path / "tokenizer.json"))
-    model = checkpoint("biases")
-    silent = [token for text, token in tokenizer.get_vocab().items() if not (text.isascii() and text.isalnum())]
-    model.model.embed_tokens.weight[silent] = 0.0  # its input and output weights are the same
-    model.save_pretrained(path)
-    return path
+    return checkpoints.qwen(tmp_path_factory.mktemp("qwen"))
 
 
 def copy_of(folder: Path, to: Path, **changed: Any) -> Path:
@@ -320,7 +214,7 @@ def test_processor_without_8_bit_products_loads_in_a_wider_precision(folder: Pat
 
 def test_sizes_of_unknown_types_are_refused() -> None:
     with pytest.raises(GeometryError, match="its hidden_size is True"):
-        llama_sizes({**SIZES, "hidden_size": True})
+        llama_sizes({**checkpoints.LLAMA_SIZES, "hidden_size": True})
 
 
 def test_quantised_weights_of_a_matrix_are_within_half_a_step() -> None:

@@ -1,12 +1,11 @@
-"""Passes as a GPU runs them, on a processor: in buffers, padded to a few numbers of rows, and with the recorder replaced.
+"""Buffers of a GPU on a processor, with the recorder replaced: their number, their memory, and fills in them.
 
-`test_gpu` compares the recorded graphs and Triton's kernels on a card.
+`test_passes` says that passes in buffers compute the same, `test_gpu` compares recorded graphs and Triton's kernels on a card.
 """
 
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import subprocess
 import sys
@@ -26,129 +25,19 @@ from benchmarks import gpu_causal
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller, CausalLlama
-from dg_lsp.engine.model.fit import llama_sizes
 from dg_lsp.engine.model.gpu import PLAIN
-from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import MAX_BUFFERS, ROWS, STEP, WARM_UPS, Buffers, Recorder, StepGraph, WarmUps, Work
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.engine.engine_kit import finish
-from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
-from tests.engine.test_llama import KINDS, checkpoint, ids_of, passes_of
+from tests.engine.filler_kit import WorkingRecorder, ids_of, passes_of
 from tests.engine.test_pretrained import FIM
 from tests.engine.test_pretrained import checkpoint as written_model
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
-def in_buffers(model: Any, recorder: Recorder | None = None) -> CausalLlama:
-    """Return passes of a processor that run as on a GPU."""
-    passes = passes_of(model)
-    passes.use_buffers(PLAIN, lambda: None, recorder)
-    return passes
-
-
-def check_close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
-
-
-def tree_of(passes: CausalLlama, kv: KV, last: int, **options: Any) -> Tree:
-    return Tree(passes, kv, last, buffers=passes.buffers, **options)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_encoded_prefix_is_that_of_a_processor(kind: str) -> None:
-    model, ids = checkpoint(kind), ids_of(1, 23)
-    plain, passes = passes_of(model), in_buffers(model)
-    expected, kv = plain.encode(ids)
-    whole, own = passes.encode(ids)
-    check_close(whole, expected)
-    check_close(passes.logits(whole), plain.logits(expected))
-    parts, past = list[Tensor](), None
-    for start, end in ((0, 9), (9, 10), (10, 23)):
-        hidden, past = passes.encode(ids[:, start:end], past)
-        parts.append(hidden)
-    check_close(torch.cat(parts, 1), expected)
-    assert past is not None
-    for one in (own, past):
-        for pair, other in zip(one, kv, strict=True):
-            for side, values in zip(pair, other, strict=True):
-                check_close(side, values)
-
-
-@pytest.mark.parametrize("recorder", [None, WorkingRecorder(), FailingRecorder("passes")], ids=["none", "working", "failing"])
-def test_a_tree_in_buffers_equals_separate_rows(recorder: Recorder | None, caplog: pytest.LogCaptureFixture) -> None:
-    model, ids = checkpoint("biases"), ids_of(1, 12)
-    plain, passes = passes_of(model), in_buffers(model, recorder)
-    with caplog.at_level(logging.WARNING):
-        for root in (None, plain.encode(ids)[0][0, -1]):
-            tree = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1]), hidden=root)
-            [[first, second], [same, _, third]] = tree.grow([(ROOT, [7, 8]), (ROOT, [7, 9, 10])])
-            assert first == same
-            [[fourth]] = tree.grow([(second, [11])])
-            [[*_, fifth]] = tree.grow([(third, [20, 21, 22, 23, 24])])
-            paths = (((7, 8), second), ((7, 9, 10), third), ((7, 8, 11), fourth), ((7, 9, 10, 20, 21, 22, 23, 24), fifth))
-            for path, node in paths:
-                row = torch.cat([ids, torch.tensor([path])], 1)
-                check_close(tree.hidden([node])[0], plain.encode(row)[0][0, -1])
-            for token in range(30, 36):  # one more token a pass, so that the graph for one is recorded
-                [[fifth]] = tree.grow([(fifth, [token])])
-            row = torch.cat([ids, torch.tensor([[7, 9, 10, 20, 21, 22, 23, 24, *range(30, 36)]])], 1)
-            check_close(tree.hidden([fifth])[0], plain.encode(row)[0][0, -1])
-    lines = [record.getMessage() for record in caplog.records]
-    if isinstance(recorder, WorkingRecorder):
-        assert recorder.n_recorded > 0
-        assert lines == []
-    elif recorder is not None:
-        assert not recorder.is_usable
-        [line] = lines
-        assert line.startswith("passes are not recorded as CUDA graphs, which makes them slower: CUDA error: ")
-
-
-def test_a_tree_of_more_than_64_new_tokens_is_read_in_parts() -> None:
-    model, ids = checkpoint("tied"), ids_of(1, 9)
-    plain, passes = passes_of(model), in_buffers(model)
-    rows = [[token % 300 for token in range(start, start + 50)] for start in (1, 60, 170)]
-    expected = Tree(plain, plain.encode(ids)[1], int(ids[0, -1])).log_probabilities(rows)
-    found = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1])).log_probabilities(rows)
-    for one, other in zip(found, expected, strict=True):
-        assert one == pytest.approx(other, abs=2e-3)
-
-
-@pytest.mark.parametrize("length", [STEP - 4, STEP - 1, STEP, STEP + 1])
-def test_a_tree_goes_on_in_a_longer_bucket(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dg_lsp.engine.model.tree.ROOM", 0)
-    model, ids = checkpoint("tied"), ids_of(1, length)
-    plain, passes = passes_of(model), in_buffers(model, WorkingRecorder())
-    tree, node, written = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1])), ROOT, list[int]()
-    for token in range(3, 12):
-        [[node]] = tree.grow([(node, [token])])
-        written.append(token)
-    expected = plain.encode(torch.cat([ids, torch.tensor([written])], 1))[0][0, -1]
-    check_close(tree.hidden([node])[0], expected)
-
-
-def test_trees_at_the_same_time_have_buffers_of_their_own_and_later_ones_take_them_over() -> None:
-    model, ids = checkpoint("tied"), ids_of(1, 30)
-    plain, passes = passes_of(model), in_buffers(model, WorkingRecorder())
-    kv, buffers = passes.encode(ids)[1], passes.buffers
-    assert buffers is not None
-    for _ in range(3):
-        lengths = (30, 12, 20)
-        trees = [tree_of(passes, crop(kv, length), int(ids[0, length - 1])) for length in lengths]
-        nodes = [ROOT] * 3
-        for token in range(40, 44):
-            for index, tree in enumerate(trees):
-                [[nodes[index]]] = tree.grow([(nodes[index], [token + index])])
-        for index, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
-            row = torch.cat([ids[:, :length], torch.arange(40 + index, 44 + index)[None]], 1)
-            check_close(tree.hidden([nodes[index]])[0], plain.encode(row)[0][0, -1])
-        assert buffers.bytes == 3 * kv[0][0].element_size() * 2 * kv[0][0].shape[1] * kv[0][0].shape[3] * len(kv) * STEP
-        del trees, tree
-        gc.collect()
-
-
 def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_them() -> None:
-    passes = in_buffers(checkpoint("tied"))
+    passes = passes_of("tied", "buffers")
     buffers = passes.buffers
     assert buffers is not None
     held = [buffers.take([], 10, ()) for _ in range(MAX_BUFFERS + 2)]
@@ -168,50 +57,46 @@ def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_t
         assert short.bytes <= (9 * one + short.bytes) // 4
 
 
-def test_dropped_buffers_give_their_memory_back_without_a_garbage_collection() -> None:
-    passes = in_buffers(checkpoint("tied"), WorkingRecorder())
-    ids, buffers = ids_of(1, 12), passes.buffers
-    assert buffers is not None
+@pytest.mark.parametrize("name", ["tied", "experts"])
+def test_dropped_buffers_give_their_memory_back_without_a_garbage_collection(name: str) -> None:
+    passes, ids = passes_of(name, "recorded"), ids_of(1, 12)
     gc.collect()
     gc.disable()
     try:
-        tree = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1]))
-        for token in range(WARM_UPS + 1):
+        tree = Tree(passes, passes.encode(ids)[1], int(ids[0, -1]), buffers=passes.buffers)
+        for token in range(30, 31 + WARM_UPS):
             tree.grow([(ROOT, [token])])
-        storage = weakref.ref(buffers._held[0].buffers.room.kv)
+        room = passes.buffers._held[0].buffers.room.kv
+        storage = weakref.ref(room if name == "tied" else room[0][0])
+        del room
         assert storage() is not None
         del tree
-        buffers.clear()
+        passes.buffers.clear()
         assert storage() is None
+        assert passes.buffers.bytes == 0
     finally:
         gc.enable()
 
 
+def test_short_trees_share_the_buffers_of_the_usual_length() -> None:
+    passes, sizes = passes_of("experts", "buffers", usual=2 * STEP), list[int]()
+    for length in (20, 300):
+        ids = ids_of(1, length)
+        Tree(passes, passes.encode(ids)[1], int(ids[0, -1]), buffers=passes.buffers).grow([(ROOT, [11])])
+        sizes.append(passes.buffers.bytes)
+    assert sizes[0] == sizes[1] > 0
+
+
 def test_passes_are_recorded_before_the_first_request() -> None:
     recorder = WorkingRecorder()
-    passes = in_buffers(checkpoint("tied"), recorder)
+    passes = passes_of("tied", "recorded", recorder)
     assert passes.buffers is not None
     passes.buffers.record(100, 1)
     assert recorder.n_recorded == len(ROWS)
     ids = ids_of(1, 30)
-    tree = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1]))
+    tree = Tree(passes, passes.encode(ids)[1], int(ids[0, -1]), buffers=passes.buffers)
     tree.grow([(ROOT, [1, 2])])
     assert recorder.n_recorded == len(ROWS)
-
-
-def test_weights_in_8_bits_on_a_card_give_nearly_the_same_logits() -> None:
-    model, ids = checkpoint("biases"), ids_of(1, 23)
-    sizes, weights = llama_sizes(model.config.to_dict()), dict(model.state_dict())
-    narrow = CausalLlama(sizes, weights, "int8-weights")
-    wide = passes_of(model)
-    expected = wide.logits(wide.encode(ids)[0]).log_softmax(-1)
-    outside = narrow.logits(narrow.encode(ids)[0]).log_softmax(-1)
-    narrow.use_buffers(PLAIN, lambda: None, None)
-    inside = narrow.logits(narrow.encode(ids)[0]).log_softmax(-1)
-    assert inside.dtype == torch.float32
-    spread = float(expected.std())
-    for found in (inside, outside):
-        assert float((found - expected).abs().mean()) < 0.1 * spread
 
 
 REQUESTS = [
