@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import values
-from dg_lsp.core.values import Budget, Edit, Hole, InfillRequest, Span
+from dg_lsp.core.values import Budget, Edit, Hole, InfillRequest, Span, n_common
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 0), (2, 1)])
@@ -49,3 +49,10 @@ def test_edits_change_nothing_outside_their_spans(text: str, new: str, data: st.
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=4, max_size=4)))
     edits = (Edit(Span(cuts[2], cuts[3]), new), Edit(Span(cuts[0], cuts[1]), new))
     assert values.apply(text, edits) == f"{text[: cuts[0]]}{new}{text[cuts[1] : cuts[2]]}{new}{text[cuts[3] :]}"
+
+
+@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
+def test_a_common_prefix_is_the_longest(left: list[int], right: list[int]) -> None:
+    n = n_common(left, right)
+    assert left[:n] == right[:n]
+    assert n in (len(left), len(right)) or left[n] != right[n]

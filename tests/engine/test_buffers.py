@@ -21,7 +21,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks import gpu_causal
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller, CausalLlama
@@ -210,18 +209,6 @@ def test_after_the_start_fills_of_any_length_replay_recorded_passes_only(
     room.extend(20, [1, 2], [20, 21], np.ones((2, 22), dtype=np.bool_))
     assert n_direct == len(ROWS) * WARM_UPS  # a new room is recorded at its first use
     assert recorder.n_recorded == len(ROWS) * n_rooms + 1
-
-
-def test_the_benchmark_prints_every_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    threads = torch.get_num_threads()
-    try:
-        assert gpu_causal.main(["--device", "cpu", "--small"]) == 0
-    finally:
-        torch.set_num_threads(threads)
-    printed = capsys.readouterr().out
-    for n_rows in ROWS:
-        assert printed.count(f"\n| {n_rows} | ") == 2  # in 16 and in 8 bits
-    assert "prefix of 40: " in printed
 
 
 INTERPRETED = """

@@ -107,6 +107,7 @@ def test_a_fill_can_end_after_any_step(filler: CausalFiller, hole: Hole) -> None
     for n in range(n_steps + 1):
         filler.trim()
         task = filler.start(request(hole))
+        assert task.candidates() == ()
         assert all(task.step() for _ in range(n))
         assert len(task.drafts()) == 1
         assert not any(candidate.finished for candidate in task.candidates())

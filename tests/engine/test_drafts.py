@@ -1,142 +1,381 @@
-"""What the file itself suggests, drawn with the cursor in it."""
+"""Drafts that read along what the file says are the drafts of one token at a time, and so are their scores."""
 
 from __future__ import annotations
 
-import textwrap
-from pathlib import Path
+import math
+import random
+from collections.abc import Generator
+from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+import torch
 
-from dg_lsp.core.values import n_common
-from dg_lsp.engine.common import copies
-from dg_lsp.engine.common.copies import Copy
-from tests import marked
+from dg_lsp.engine.common import drafts
+from dg_lsp.engine.common.drafts import CausalDraft, DraftSettings, FileModel
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.model.prefix_cache import crop
+from dg_lsp.engine.model.tree import Tree
 
-ROWS = marked.rows(Path(__file__).with_name("copies.txt"))
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
-
-def first(text: str, *, block: bool = False, indent: str = "") -> str | None:
-    prefix, suffix = textwrap.dedent(text).split("$0")
-    all_copies = copies.find(prefix, suffix, takes_lines=block, indent=indent)
-    return all_copies[0].text if all_copies else None
+PREFIX = [17, 30, 31, 32, 33, 34, 35, 36, 20, 30, 31, 32, 33, 34, 21, 30, 31]
+AFTER = [40, 30, 31, 32, 33, 34, 35, 36, 37]
+BANNED, STOPS, END = [0, 1, 3, 4], {2, 36}, 2
 
 
-@pytest.mark.parametrize(("text", "expected"), ROWS["lines"])
-def test_the_rest_of_a_line_is_copied_from_the_longest_match(text: str, expected: str) -> None:
-    assert (first(text) or "none") == expected
+@pytest.fixture
+def passes(with_experts: Any) -> Passes:
+    return Passes(with_experts)
 
 
-def test_a_match_after_the_cursor_counts_as_well() -> None:
-    assert first("def f():\n    return comp$0\n\ndef g():\n    return compute(1)\n") == "ute(1)"
+def after_prefix(passes: Passes) -> Tree:
+    """The tree after the prefix."""
+    return Tree(passes, passes.encode(torch.tensor([PREFIX]))[1], PREFIX[-1])
 
 
-def test_a_block_ends_where_the_copied_one_ends() -> None:
-    text = """
-    def left(self):
-        self.x -= 1
-        self.draw()
-
-    def right(self):
-        $0
-
-    def up(self):
-        pass
-    """
-    assert first(text, block=True, indent="    ") == "self.x -= 1\n    self.draw()"
+def starting(first: tuple[int, ...]) -> drafts.Allowed:
+    """Allow only these tokens at the start; none means any."""
+    return lambda ids: () if ids else first
 
 
-def test_copied_lines_end_at_the_suffixs_first_line() -> None:
-    text = "a = read()\nb = clean(a)\nwrite(b)\nx\na = read()\n$0write(b)\n"
-    assert first(text, block=True) == "b = clean(a)\n"
+def written(passes: Passes, **settings: Any) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
+    return drafts.drafts(passes, after_prefix(passes), DraftSettings(**settings))
 
 
-def test_agreement_is_counted_on_both_sides() -> None:
-    prefix, suffix = "run(one, two)\nrun(one, ", ")\n"
-    (copy, *_) = copies.find(prefix, suffix, takes_lines=False)
-    assert (copy.text, copy.left, copy.right) == ("two", len("run(one, "), 1)
+def drafted(
+    passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10
+) -> tuple[list[CausalDraft], int]:
+    """The drafts, and how many passes they took after the first."""
+    return counted(written(passes, rows=3, most=most, allowed=starting(first), banned=BANNED, stops=STOPS, end=END, file=file))
 
 
-def every_copy(prefix: str, suffix: str, *, block: bool, indent: str) -> list[Copy]:
-    """What `copies` is to find, place by place: the definition that it is faster than."""
-    copy_by_text: dict[str, Copy] = {}
-    anchor, remainder = suffix.lstrip("\n")[:80].split("\n", 1)[0], suffix.split("\n", 1)[0].rstrip()
-    for source in (prefix, suffix):
-        for at in range(3, len(source)):
-            if len(prefix) < 3 or source[at - 3 : at] != prefix[-3:]:
-                continue
-            n_before = next((n for n in range(min(at, len(prefix), 240)) if source[at - 1 - n] != prefix[-1 - n]), None)
-            n_before = min(at, len(prefix), 240) if n_before is None else n_before
-            copy: Copy | None = None
-            if not block:
-                line = source[at : at + 200].split("\n")[0]
-                sizes = [n for n in sorted({len(remainder), 16, 8, 4, 2, 1}, reverse=True) if n <= len(remainder)]
-                stops = ((line.find(remainder[:n]), n) for n in sizes)
-                shortened = next((Copy(line[:stop], n_before, n) for stop, n in stops if stop >= 0), None)
-                copy = shortened if remainder else Copy(line.rstrip(), n_before, 1)
-            elif suffix.startswith(("\n", "\r")) or not suffix:
-                text_so_far, *lines = source[at : at + 1500].split("\n")
-                for line in lines[:11]:
-                    if line.strip() and (not line.startswith(indent) or not indent or line == anchor):
-                        break
-                    text_so_far += "\n" + line
-                rest = lines[text_so_far.count("\n") :]
-                copy = Copy(text_so_far.rstrip(), n_before, len(anchor) if rest[:1] == [anchor] else 0)
-            else:
-                text = source[at : at + 1500]
-                stop = text.find("\n" + anchor) if anchor.strip() else -1
-                if stop >= 0:
-                    copy = Copy(text[: stop + 1], n_before, len(anchor))
-                elif "\n" in text:
-                    copy = Copy(text.split("\n")[0] + "\n", n_before, 0)
-            if copy and copy.text.strip() and (copy.text not in copy_by_text or rank(copy) > rank(copy_by_text[copy.text])):
-                copy_by_text[copy.text] = copy
-    return sorted(copy_by_text.values(), key=rank, reverse=True)
+def counted(
+    work: Generator[list[CausalDraft], bool | None, list[CausalDraft]], most_passes: int | None = None
+) -> tuple[list[CausalDraft], int]:
+    """Run the work to its end, or say after some passes that it is late; return its drafts, and how many passes they took."""
+    n_passes = 0
+    is_late: bool | None = None
+    while True:
+        try:
+            work.send(is_late)
+        except StopIteration as stop:
+            return stop.value, n_passes
+        n_passes += 1
+        is_late = n_passes == most_passes
 
 
-def rank(copy: Copy) -> tuple[int, int, int]:
-    return (copy.left + min(copy.right, 24), copy.left, -len(copy.text))
+def finished(work: Generator[list[CausalDraft], bool | None, list[CausalDraft]]) -> list[CausalDraft]:
+    """Run the work to its end, and return its drafts."""
+    return counted(work)[0]
 
 
-INDENTS = st.sampled_from(["", "  ", "    "])
-CODE = st.text("ab)( ", max_size=6)
-# Few words, so that much stands again; and white space at the end of the prefix.
-LINES = st.lists(st.tuples(INDENTS, st.sampled_from(["if a:", "b = f(a)", "return b, (a)", ""]) | CODE), max_size=24)
+def check_scores(passes: Passes, drafts: list[CausalDraft], most: int) -> None:
+    """Check the log-probabilities of drafts by a pass over each whole one."""
+    assert drafts
+    kv = crop(passes.encode(torch.tensor([PREFIX]))[1], len(PREFIX) - 1)
+    for draft in drafts:
+        logps = passes.logits(passes.encode(torch.tensor([[PREFIX[-1], *draft.ids]]), kv)[0][0]).log_softmax(-1)
+        assert draft.logps == pytest.approx([float(logps[at, token]) for at, token in enumerate(draft.ids)], abs=1e-4)
+        # Tokens after the maximum number are not evaluated.
+        assert (draft.end is None) == (len(draft.ids) == most)
+        assert draft.end is None or draft.end == pytest.approx(float(logps[-1, END]), abs=1e-4)
 
 
-@given(LINES, LINES, INDENTS, CODE, st.booleans(), st.integers(1, 4))
-@example([("    ", "b = f(a)")] * 24, [("    ", "b = f(a)")] * 24, "    ", "", True, 2)
-@example([("  ", "if a:"), ("    ", "aab"), ("    ", "abb"), ("  ", "return b, (a)")], [], "    ", "", False, 2)
-def test_skipped_places_change_no_result(
-    above: list[tuple[str, str]], below: list[tuple[str, str]], indent: str, rest: str, block: bool, most: int
-) -> None:
-    prefix = "".join(f"{white}{code}\n" for white, code in above) + indent
-    suffix = rest + "".join(f"\n{white}{code}" for white, code in below)
-    assert (
-        copies.find(prefix, suffix, takes_lines=block, indent=indent, most=most)
-        == every_copy(prefix, suffix, block=block, indent=indent)[:most]
-    )
+def chances_after(passes: Passes, file: FileModel | None, ids: list[int]) -> torch.Tensor:
+    """The probabilities of the token after `ids`, in a pass of its own."""
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    hidden, _ = passes.encode(torch.tensor([[PREFIX[-1], *ids]]), crop(kv, len(PREFIX) - 1))
+    logits = passes.logits(hidden[0, -1])
+    logits[BANNED] = -torch.inf
+    mixed = logits.softmax(-1)
+    if file is not None:
+        guess = file.guess(ids)
+        mixed *= 1 - guess.weight
+        for token, share in guess.shares.items():
+            if token >= 0 and token not in BANNED:
+                mixed[token] += guess.weight * share
+    return mixed
 
 
-@pytest.mark.parametrize("block", [False, True])
-@pytest.mark.parametrize("line", ["        value = 1\n", "    \n", "{0:8}\n"])
-def test_few_places_of_a_long_file_are_visited(monkeypatch: pytest.MonkeyPatch, block: bool, line: str) -> None:
-    looked: list[int] = []
-
-    def look(before: str, prefix: str) -> int:
-        looked.append(len(before))
-        return n_common(before, prefix)
-
-    monkeypatch.setattr(copies, "n_common", look)
-    text = "".join(line.format(number) for number in range(2000))
-    assert len(copies.find(f"{text}    ", f"\n{text}", takes_lines=block, indent="    ")) <= 2
-    assert 0 < len(looked) <= copies.MAX_PLACES
+def one_at_a_time(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10) -> list[list[int]]:
+    """The same drafts by the rule as it reads: one row, one token, one pass."""
+    first_chances = chances_after(passes, file, [])
+    if first:
+        first_chances = torch.zeros_like(first_chances).index_copy(0, torch.tensor(first), first_chances[list(first)])
+    rows = [[token] for token in first_chances.topk(3).indices.tolist() if first_chances[token] > 0]
+    for row in rows:
+        while len(row) < most and row[-1] not in STOPS:
+            row.append(int(chances_after(passes, file, row).argmax()))
+    return [row[:-1] if row[-1] in STOPS else row for row in rows]
 
 
-def test_related_files_are_copied_from_when_they_agree_longer() -> None:
-    prefix, suffix = "x = make(1)\nresult = parser.parse(", "\n"
-    [copy] = copies.find(prefix, suffix, takes_lines=False, most=1, related=["result = parser.parse(text, strict=True)\n"])
-    assert copy.text == "text, strict=True)"
-    [own] = copies.find("result = parser.parse(line)\n" + prefix, suffix, takes_lines=False, most=1, related=["parse(text)\n"])
-    assert own.text == "line)"
+@pytest.mark.parametrize("first", [(), (30, 32, 40, 50), (99,)])
+@pytest.mark.parametrize("full", [0.0, 0.5, 0.98])
+@pytest.mark.parametrize("most", [1, 2, 10])
+@pytest.mark.slow
+def test_drafts_equal_those_written_one_token_at_a_time(passes: Passes, first: tuple[int, ...], full: float, most: int) -> None:
+    file = FileModel(PREFIX, AFTER, full=full) if full else None
+    drafts, _ = drafted(passes, file, first=first, most=most)
+    assert [draft.ids for draft in drafts] == one_at_a_time(passes, file, first=first, most=most)
+
+
+def test_file_predictions_save_passes(passes: Passes) -> None:
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    drafts, n_passes = drafted(passes, file, first=(32,))
+    assert drafts[0].ids == [32, 33, 34, 35]
+    assert n_passes < len(drafts[0].ids)
+
+
+MANY_STOPS = set(range(5, 100, 2))
+MAY_NOT_END = {"stops": MANY_STOPS, "going_on": [40, 42, 44], "is_incomplete": lambda ids: len(ids) < 4}
+
+
+@pytest.mark.parametrize("full", [0.0, 0.5, 0.98])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rows": 3, "first": (32, 30, 50)},
+        {"rows": 1, "branches": 5},
+        {"rows": 1, "start": [30, 31]},
+        {"rows": 2, "first": (30, 32, 40), **MAY_NOT_END},  # with the shorter drafts that these leave
+    ],
+    ids=["drafts", "branches", "a start", "may not end"],
+)
+def test_log_probabilities_equal_those_of_one_pass_over_the_text(passes: Passes, full: float, settings: dict[str, Any]) -> None:
+    file = FileModel(PREFIX, AFTER, full=full, half_at=0.1) if full else None
+    limits = {"most": 8, "banned": BANNED, "stops": STOPS, "end": END, **settings}
+    check_scores(passes, finished(written(passes, file=file, allowed=starting(limits.pop("first", ())), **limits)), 8)
+
+
+def test_what_drafting_computed_is_not_computed_again(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree, file = after_prefix(passes), FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    limits: dict[str, Any] = {"rows": 1, "most": 10, "banned": BANNED, "stops": STOPS, "end": END, "branches": 2}
+    settings = DraftSettings(**limits, allowed=starting((32,)), file=file)
+    drafts_and_branches, _ = counted(drafts.drafts(passes, tree, settings))
+    rows = [[*draft.ids, END] for draft in drafts_and_branches if draft.end is not None]
+    assert rows
+    monkeypatch.setattr(type(passes), "logits", lambda *_: pytest.fail("the tokens of a draft are known"))
+    monkeypatch.setattr(type(passes), "extend", lambda *_: pytest.fail("the tokens of a draft are encoded"))
+    for row, logps in zip(rows, tree.log_probabilities(rows), strict=True):
+        check_bound(tree, row, sum(logps), is_exact=True)
+
+
+def check_bound(tree: Tree, row: list[int], logp: float, *, is_exact: bool) -> None:
+    assert tree.bound(row).logp == pytest.approx(logp, abs=1e-4)
+    assert (not tree.bound(row).n_unknown) == is_exact
+
+
+def test_bound_is_what_the_known_tokens_leave(passes: Passes) -> None:
+    tree = after_prefix(passes)
+    check_bound(tree, [30, 31], 0.0, is_exact=False)
+    first, second = tree.log_probabilities([[30], [31, 40]])
+    check_bound(tree, [30], first[0], is_exact=True)
+    check_bound(tree, [30, 9], first[0], is_exact=False)
+    check_bound(tree, [31, 9], second[0] + math.log1p(-math.exp(second[1])), is_exact=False)
+    left = 1 - math.exp(first[0]) - math.exp(second[0])
+    check_bound(tree, [9, 9], math.log(left), is_exact=False)
+    for row in ([30, 9], [31, 9], [9, 9]):
+        assert tree.bound(row).logp >= sum(after_prefix(passes).log_probabilities([row])[0]) - 1e-4
+
+
+def test_a_draft_that_is_enough_has_no_branches(passes: Passes) -> None:
+    limits: dict[str, Any] = {"rows": 1, "most": 10, "banned": BANNED, "stops": STOPS, "end": END, "branches": 3}
+    limits |= {"allowed": starting((32,)), "file": FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)}
+    all_drafts, n_passes = counted(written(passes, **limits))
+    assert len(all_drafts) > 1
+    [draft], n_fewer = counted(written(passes, is_enough=lambda draft, _margin: draft.is_finished, **limits))
+    assert draft.ids == all_drafts[0].ids
+    assert n_fewer < n_passes
+    assert len(counted(written(passes, is_enough=lambda _draft, _margin: False, **limits))[0]) == len(all_drafts)
+
+
+def test_a_tree_learns_how_likely_other_texts_are_where_drafts_begin_like_them(passes: Passes) -> None:
+    tree = after_prefix(passes)
+    settings: dict[str, Any] = {"rows": 1, "most": 6, "banned": BANNED, "stops": STOPS, "end": END}
+    [draft], _ = counted(drafts.drafts(passes, after_prefix(passes), DraftSettings(**settings)))
+    other = [*draft.ids[:2], next(token for token in range(40, 60) if token != draft.ids[2]), 30]
+    counted(drafts.drafts(passes, tree, DraftSettings(**settings, others=[other])))
+    logps = after_prefix(passes).log_probabilities([other])[0]
+    check_bound(tree, other, sum(logps[:3]), is_exact=False)
+
+
+def test_a_file_continuation_ends_when_it_is_improbable() -> None:
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    assert file.continuation([32], most=3, least_chance=0.1, stops=()) == [33, 34, 35]
+    assert file.continuation([32], most=9, least_chance=0.1, stops=(34,)) == [33, 34]
+    assert file.continuation([32], most=9, least_chance=1.0, stops=()) == []
+    assert file.continuation([99], most=9, least_chance=0.1, stops=()) == []
+
+
+def test_related_files_count_but_no_match_spans_two_files() -> None:
+    assert FileModel([5, 6], []).guess([]).weight == 0.0
+    with_related = FileModel([5, 6], [], related=[[1, 5, 6, 7], [8, 6]])
+    assert set(with_related.guess([]).shares) == {7}
+    assert with_related.guess([7]).weight == 0.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matches_equal_a_search_of_every_place(seed: int) -> None:
+    """Few different tokens, so that matches are long and many, longer than what is looked at and more than are counted."""
+    chance = random.Random(seed)
+    before = [chance.randrange(3) for _ in range(chance.choice([0, 5, 300]))]
+    after = [chance.randrange(3) for _ in range(chance.choice([0, 5, 300]))] + before[:20]
+    file = FileModel(before, after, full=0.9)
+    for n_written in range(4):
+        new_tokens = [chance.randrange(3) for _ in range(n_written)]
+        tail = [*before, *new_tokens][-16:]
+        guess = file.guess(new_tokens)
+        matches: list[tuple[int, int]] = []
+        for side in (before, after):
+            for place in range(len(side) - 1):
+                length = 0
+                while length < len(tail) and place - length >= 0 and side[place - length] == tail[-1 - length]:
+                    length += 1
+                if length:
+                    matches.append((length, side[place + 1]))
+        matches = matches[-96:]
+        if not matches:
+            assert guess.weight == 0.0
+            continue
+        best = max(length for length, _ in matches)
+        counts = {token: sum(4.0 ** (length - best) for length, other in matches if other == token) for _, token in matches}
+        assert guess.shares == pytest.approx({token: count / sum(counts.values()) for token, count in counts.items()})
+        assert guess.weight == pytest.approx(0.9 * best / (best + 4) * max(counts.values()) / sum(counts.values()))
+
+
+@pytest.mark.parametrize("full", [0.0, 0.5])
+def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Passes, full: float) -> None:
+    file = FileModel(PREFIX, AFTER, full=full) if full else None
+    limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS}
+    draft, *branches = finished(written(passes, rows=1, file=file, branches=4, **limits))
+
+    # The rule as it reads: each place of the draft, each other token, one pass for each.
+    path = [*draft.ids, *([] if draft.stop is None else [draft.stop])]
+    options = []
+    logp = 0.0
+    for place, chosen in enumerate(path):
+        row = chances_after(passes, file, path[:place])
+        # The likeliest token that ends the text stands for all of them, and there is none where the path itself ends.
+        ends = sorted(STOPS, key=lambda token: float(row[token]), reverse=True)
+        unwanted = {chosen, *(ends if chosen in STOPS else ends[1:])}
+        options += [
+            (logp + float(row[token].log()), place, token) for token in row.topk(9).indices.tolist() if token not in unwanted
+        ]
+        logp += float(row[chosen].log())
+    expected = []
+    for _, place, token in sorted(options, reverse=True)[:4]:
+        ids = [*path[:place], token]
+        while len(ids) < 6 and ids[-1] not in STOPS:
+            ids.append(int(chances_after(passes, file, ids).argmax()))
+        expected.append(ids[:-1] if ids[-1] in STOPS else ids)
+    assert [branch.ids for branch in branches] == expected
+
+
+def test_no_branch_starts_as_a_draft_or_another_branch_does(passes: Passes) -> None:
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    limits: dict[str, Any] = {"most": 1, "banned": BANNED, "stops": STOPS}
+    drafts = finished(written(passes, rows=1, file=file, alone=True, branches=5, **limits))
+    assert len(drafts) == 2 + 2 * 5
+    assert len({tuple(draft.ids) for draft in drafts}) == len(drafts)
+
+
+def test_branches_are_written_in_the_passes_of_their_draft(passes: Passes) -> None:
+    limits: dict[str, Any] = {"most": 12, "banned": BANNED, "stops": STOPS}
+    drafts, n_passes = counted(written(passes, rows=1, branches=5, **limits))
+    assert max(len(draft.ids) for draft in drafts) == 12
+    assert n_passes <= 13
+
+
+def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes) -> None:
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    limits: dict[str, Any] = {"most": 10, "allowed": starting((32,)), "banned": BANNED, "stops": STOPS, "end": END}
+    finished_drafts = []
+    for each in written(passes, rows=1, file=file, branches=5, **limits):
+        finished_drafts += [(draft.ids, draft.stop) for draft in each if draft.is_finished]
+    assert ([32, 33, 34, 35], 36) in finished_drafts
+
+
+def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
+    # With many stop tokens, drafts and branches end after different numbers of passes.
+    limits: dict[str, Any] = {"most": 8, "banned": BANNED, "stops": set(range(5, 60, 2))}
+    whole, n_passes = counted(written(passes, rows=3, branches=5, **limits))
+    n_late = []
+    for most_passes in range(1, n_passes):
+        late, _ = counted(written(passes, rows=3, branches=5, **limits), most_passes)
+        assert all(draft.ids in [each.ids for each in whole] for draft in late)
+        n_late.append(len(late))
+    assert n_late == sorted(n_late)
+    assert (n_late[0], len(set(n_late)) > 2, n_late[-1] < len(whole)) == (0, True, True)
+
+
+def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
+    first = (30, 32, 40)
+    limits: dict[str, Any] = {"most": 4, "allowed": starting(first), "banned": BANNED, "stops": STOPS}
+    draft, *branches = finished(written(passes, rows=1, branches=30, **limits))
+    assert {branch.ids[0] for branch in branches} <= set(first)
+    assert len({tuple(branch.ids) for branch in branches} - {tuple(draft.ids)}) > 2
+    assert all(not set(branch.ids) & set(BANNED) for branch in branches)
+
+
+def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
+    both = finished(written(passes, rows=1, file=file, alone=True, **limits))
+    alone = finished(written(passes, rows=1, **limits))
+    assert [draft.ids for draft in both] == [drafted(passes, file, most=6)[0][0].ids, alone[0].ids]
+    assert [draft.file for draft in both] == [file, None]
+
+
+def test_improbable_drafts_and_branches_are_dropped(passes: Passes) -> None:
+    limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
+    drafts = finished(written(passes, rows=3, **limits))
+    best = max(draft.joint for draft in drafts)
+    likely = finished(written(passes, rows=3, most_behind=0.0, **limits))
+    assert [draft.ids for draft in likely] == [draft.ids for draft in drafts if draft.joint == best]
+
+    draft, *branches = finished(written(passes, rows=1, branches=5, **limits))
+    behind = sorted(draft.joint - branch.joint for branch in branches)
+    middle = (behind[1] + behind[2]) / 2
+    _, *some = finished(written(passes, rows=1, branches=5, most_behind=middle, **limits))
+    assert [branch.ids for branch in some] == [branch.ids for branch in branches if draft.joint - branch.joint <= middle]
+    assert 0 < len(some) < len(branches)
+
+    assert finished(written(passes, rows=1, least_joint=draft.joint, **limits))
+    assert not finished(written(passes, rows=1, least_joint=draft.joints[0] / 2, **limits))
+
+
+def test_a_draft_that_may_not_end_yet_goes_on_and_leaves_a_shorter_one(passes: Passes) -> None:
+    # With many stop tokens, drafts end soon.
+    limits: dict[str, Any] = {"rows": 2, "most": 9, "banned": BANNED, "end": END, "stops": MANY_STOPS}
+    stops, going_on = MANY_STOPS, [40, 42, 44]
+    limits["allowed"] = starting((30, 32, 40))
+    plain = finished(written(passes, **limits))
+    drafts = finished(written(passes, **{**limits, **MAY_NOT_END}))
+    assert any(draft.stop is not None and 0 < len(draft.ids) < 4 for draft in plain)
+    longer, shorter = drafts[:2], drafts[2:]
+    for draft, once in zip(longer, plain, strict=True):
+        # The rule as it reads: one token, one pass, and no end before the fourth token.
+        ids, ends = draft.ids[:1], []
+        while len(ids) < 9:
+            row = chances_after(passes, None, ids)
+            token = int(row.argmax())
+            if token in stops and len(ids) < 4:
+                ends.append(ids)
+                token = max(going_on, key=lambda one: float(row[one]))
+            if token in stops:
+                break
+            ids = [*ids, token]
+        assert draft.ids == ids
+        assert [each.ids for each in draft.shorter] == ends
+        assert once.ids in [*ends, ids]
+    assert shorter
+
+
+@pytest.mark.parametrize("start", [[30, 31], [50, 51, 52, 53]])
+def test_a_draft_with_a_start_goes_on_greedily_after_it(passes: Passes, start: list[int]) -> None:
+    limits: dict[str, Any] = {"rows": 3, "most": 9, "branches": 2, "banned": BANNED, "stops": STOPS, "end": END, "start": start}
+    (draft,) = finished(written(passes, **limits))
+    ids = list(start)
+    while len(ids) < 9 and ids[-1] not in STOPS:
+        ids.append(int(chances_after(passes, None, ids).argmax()))
+    assert draft.ids == (ids[:-1] if ids[-1] in STOPS else ids)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,17 +20,22 @@ from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Ranked, Span, n_common
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.common import answering
 from dg_lsp.engine.common.inputs import MAX_ROWS, RequestInputs
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import AHEAD_CHUNK, LocalFiller, LocalTask
+from dg_lsp.engine.common.pace import Pace
+from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.search import Speculate
 from dg_lsp.engine.model import cores
 from dg_lsp.engine.model.prefix_cache import PrefixCache
+from dg_lsp.engine.model.tree import Tree
 from tests.engine.engine_kit import finish
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
+CONTROL_TOKENS = ("<pre>", "<eos>", "<turn|>", "<path>")
 PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.", "\n\n\nPoint(1, 2)\n"
 
 
@@ -84,25 +90,33 @@ def test_a_closed_task_leaves_nothing_for_the_garbage_collector(
         gc.enable()
 
 
-@pytest.mark.parametrize("which", ["trained_filler", "instruct"])
-def test_a_hole_in_a_line_stays_in_it(request: pytest.FixtureRequest, which: str) -> None:
-    model: LocalFiller = request.getfixturevalue(which)
+def test_a_hole_in_a_line_stays_in_it(instruct: DiffusionFiller) -> None:
     for seed in range(4):
-        candidates = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
-        assert not any("\n" in candidate.texts[0] for candidate in candidates if candidate.row == "noise")
+        candidates = finish(instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
+        noise = [candidate.texts[0] for candidate in candidates if candidate.row == "noise"]
+        assert noise
+        assert not any("\n" in text for text in noise)
 
 
-def test_the_same_seed_gives_the_same_candidates(trained_filler: CausalFiller) -> None:
-    request = InfillRequest(PREFIX, SUFFIX, (LINE,), seed=3, budget=Budget(candidates=6))
-    first = finish(trained_filler.start(request)).candidates()
-    trained_filler.cache.clear()
-    assert finish(trained_filler.start(request)).candidates() == first
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "seed"),
+    [
+        ("", "", 0),
+        *((f"def f(a):\n    {typed}", "\n", 0) for typed in ("re", "ret", "return", "    ret", "x = a +")),  # written again
+        *((PREFIX, SUFFIX, seed) for seed in (2**63 - 1, -(2**63), 2**60, -1)),
+        *((f'html = "{name}', f'{name}"\n', 0) for name in CONTROL_TOKENS),
+    ],
+)
+def test_every_request_has_an_answer(trained_filler: CausalFiller, prefix: str, suffix: str, seed: int) -> None:
+    assert finish(trained_filler.start(InfillRequest(prefix, suffix, (LINE,), seed=seed))).candidates()
 
 
-def test_typed_characters_are_not_written_again(trained_filler: CausalFiller) -> None:
-    for typed_text in ("re", "ret", "return", "    ret", "x = a +"):
-        candidates = finish(trained_filler.start(InfillRequest(f"def f(a):\n    {typed_text}", "\n", (LINE,)))).candidates()
-        assert candidates
+def test_the_text_of_a_control_token_stays_text(trained_filler: CausalFiller) -> None:
+    vocabulary = trained_filler.loaded.vocabulary
+    for name in CONTROL_TOKENS:
+        ids = vocabulary.encode(f"a {name} b")
+        assert vocabulary.decode(ids) == f"a {name} b"
+        assert not set(ids) & vocabulary.special
 
 
 def test_the_step_budget_is_respected(instruct: DiffusionFiller) -> None:
@@ -124,14 +138,6 @@ def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(instruct: Dif
     assert task.drafts() == task.candidates()[0].texts
 
 
-def test_an_answer_before_the_end_is_marked_unfinished(trained_filler: CausalFiller) -> None:
-    task = trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,)))
-    assert task.candidates() == ()
-    while not task.candidates():
-        assert task.step()
-    assert not any(candidate.finished for candidate in task.candidates())
-
-
 def test_a_keystroke_encodes_only_its_new_tokens(trained_filler: CausalFiller) -> None:
     trained_filler.cache.clear()
     finish(trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,))))
@@ -149,10 +155,6 @@ def test_the_cache_changes_no_answer(trained_filler: CausalFiller) -> None:
     assert [confidence.probability(c.confidence) for c in warm.candidates()] == pytest.approx(
         [confidence.probability(c.confidence) for c in fresh.candidates()], abs=1e-4
     )
-
-
-def test_an_empty_file_has_an_answer(trained_filler: CausalFiller) -> None:
-    assert finish(trained_filler.start(InfillRequest("", "", (LINE,)))).candidates()
 
 
 @pytest.mark.parametrize(
@@ -192,18 +194,6 @@ def test_a_folder_without_a_model_or_a_tokenizer_is_named(trained_layout: Path, 
         load_model(str(tmp_path), device="cpu")
 
 
-def test_the_cache_drops_the_least_recently_used_first() -> None:
-    kv = [(torch.zeros(1, 1, 10, 4), torch.zeros(1, 1, 10, 4))]
-    cache = PrefixCache(max_bytes=700)
-    for start in (0, 100, 200):
-        cache.put(range(start, start + 10), kv)
-        cache.longest(range(10))
-    assert cache.longest(range(10))[0] == 10
-    assert cache.longest(range(100, 110))[0] == 0
-    assert cache.longest([*range(200, 205), 7])[0] == 5
-    assert cache.bytes <= 700
-
-
 def test_about_reports_device_dtype_and_reasons(trained_filler: CausalFiller) -> None:
     about = trained_filler.about()
     assert (about["device"], about["dtype"]) == ("cpu", "float32")
@@ -233,11 +223,6 @@ def test_before_the_end_the_drafts_count_as_well(instruct: DiffusionFiller) -> N
     assert not any(candidate.finished for candidate in candidates)
 
 
-@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**60, -1])
-def test_any_seed_is_accepted(trained_filler: CausalFiller, seed: int) -> None:
-    assert finish(trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
-
-
 def test_there_are_many_candidates_up_to_the_row_limit(instruct: DiffusionFiller) -> None:
     task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
     candidates = finish(task).candidates()
@@ -260,16 +245,6 @@ def test_distant_holes_are_filled_in_sequence(trained_filler: CausalFiller) -> N
     # Each hole's texts are in the order of their own probability.
     columns = zip(*(candidate.alone for candidate in candidates), strict=True)
     assert candidates[0].alone == tuple(max(column, key=confidence.order) for column in columns)
-
-
-def test_the_text_of_a_control_token_stays_text(trained_filler: CausalFiller) -> None:
-    vocabulary = trained_filler.loaded.vocabulary
-    for name in ("<pre>", "<eos>", "<turn|>", "<path>"):
-        ids = vocabulary.encode(f"a {name} b")
-        assert vocabulary.decode(ids) == f"a {name} b"
-        assert not set(ids) & vocabulary.special
-        task = trained_filler.start(InfillRequest(f'html = "{name}', f'{name}"\n', (LINE,)))
-        assert finish(task).candidates()
 
 
 REPEATED = InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,))
@@ -348,6 +323,58 @@ def test_failed_preparation_is_not_retried(trained_filler: CausalFiller, monkeyp
     assert not trained_filler.cache.bytes
 
 
+def test_a_body_is_not_drafted_from_the_placeholders_of_other_bodies(trained_filler: CausalFiller) -> None:
+    stub = 'def {}():\n    """Return it."""\n    raise NotImplementedError\n\n\n'
+    prefix = "".join(stub.format(name) for name in ("one", "two")) + 'def three():\n    """Return it."""\n    '
+    suffix = "\n\n\n" + stub.format("four") + 'def five():\n    """Return it."""\n    return 5\n'
+
+    def copied(hole: Hole) -> set[str]:
+        rows = finish(trained_filler.start(InfillRequest(prefix, suffix, (hole,)))).progress.proposals
+        return {row.text for row in rows if row.row == "copy"}
+
+    assert "return 5" in copied(BODY)
+    assert "raise NotImplementedError" not in copied(BODY)
+    # Where the user asks for other text than a missing body, a copy may be a placeholder.
+    assert "raise NotImplementedError" in copied(replace(BODY, kind="selection"))
+
+
+def proposals(filler: CausalFiller, file_weight: float) -> dict[str, Proposal]:
+    """Return the proposals of one fill by their texts."""
+    profile = replace(filler.loaded.profile, file_weight=file_weight)
+    task = CausalFiller(replace(filler.loaded, profile=profile)).start(
+        InfillRequest(PREFIX, SUFFIX, (LINE,), language="python")
+    )
+    return {row.text: row for row in finish(task).progress.proposals}
+
+
+def test_the_model_s_own_scores_do_not_depend_on_the_file_s_repetitions(trained_filler: CausalFiller) -> None:
+    alone, mixed = proposals(trained_filler, 0.0), proposals(trained_filler, 0.9)
+    assert all(row.model_logps == row.logps for row in alone.values())
+    in_both = alone.keys() & mixed.keys()
+    assert in_both
+    for text in in_both:
+        assert mixed[text].model_logps == pytest.approx(alone[text].model_logps, abs=1e-4)
+    assert any(mixed[text].logps != pytest.approx(alone[text].logps, abs=1e-2) for text in in_both)
+
+
+def test_scores_from_drafting_equal_those_of_a_pass_over_the_text(
+    trained_filler: CausalFiller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted, read = proposals(trained_filler, 0.9), answering.read
+
+    def read_again(inputs: RequestInputs, tree: Tree, pace: Pace, texts: Sequence[str]) -> dict[str, answering.Scores]:
+        tree._logps.clear()
+        return read(inputs, tree, pace, texts)
+
+    monkeypatch.setattr(answering, "read", read_again)
+    scored = proposals(trained_filler, 0.9)
+    assert drafted
+    for text in drafted:
+        assert drafted[text].model_logps == pytest.approx(scored[text].model_logps, abs=1e-4)
+        assert drafted[text].logps == pytest.approx(scored[text].logps, abs=1e-4)
+        assert drafted[text].suffix_sum == pytest.approx(scored[text].suffix_sum, abs=1e-4)
+
+
 def kv_of(*ids: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Keys and values of one layer, which say of which ids they are."""
     side = torch.tensor(ids, dtype=torch.float)[None, None, :, None].expand(1, 1, -1, 4)
@@ -394,10 +421,3 @@ def test_keys_and_values_are_kept_in_a_narrower_type() -> None:
     assert kv is not None
     assert torch.equal(kv[0][0], kv_of(*range(5), 7)[0][0])
     assert kv[0][0].dtype is torch.float32
-
-
-@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
-def test_a_common_prefix_is_the_longest(left: list[int], right: list[int]) -> None:
-    n = n_common(left, right)
-    assert left[:n] == right[:n]
-    assert n in (len(left), len(right)) or left[n] != right[n]

@@ -1,4 +1,4 @@
-"""The benchmark for a GPU runs its parts within limits, and packs what a machine without a network lacks."""
+"""The benchmarks for a GPU run, within limits, and what a machine without a network lacks is packed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import candidates, on_gpu, pack
+from benchmarks import candidates, gpu_causal, on_gpu, pack, stages
 from benchmarks.on_gpu import Part
 from dg_lsp.core.values import InfillRequest
+from dg_lsp.engine.model.recording import ROWS
 
 
 @pytest.mark.e2e
@@ -92,3 +94,35 @@ def test_a_model_s_pieces_join_to_the_same_folder(tmp_path: Path, monkeypatch: p
         assert (tmp_path / "joined" / path.name).read_bytes() == path.read_bytes()
     (carried / "model.tar.01").write_bytes(b"damaged")
     assert subprocess.run(join, check=False, capture_output=True).returncode
+
+
+def test_the_passes_of_a_causal_model_are_timed_each(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    try:
+        assert gpu_causal.main(["--device", "cpu", "--small"]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    printed = capsys.readouterr().out
+    for n_rows in ROWS:
+        assert printed.count(f"\n| {n_rows} | ") == 2  # in 16 and in 8 bits
+    assert "prefix of 40: " in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [stages.WIDE, "fp8"])
+def test_the_real_geometry_is_timed_with_random_weights_stage_by_stage(
+    capsys: pytest.CaptureFixture[str], precision: str
+) -> None:
+    """All parts of the real configuration, as small as can be: unequal heads, both kinds of layer, experts."""
+    assert stages.main("tiny", "cpu", 1, precision) == 0
+    printed = capsys.readouterr()
+    figures = json.loads(printed.out)
+    assert [line.split("  ")[0] for line in printed.err.splitlines()] == [stage["name"] for stage in figures["stages"]]
+    assert [stage["name"] for stage in figures["stages"]] == [
+        "step of 1 x 64", "step of 1 x 64, in fixed buffers",
+        "step of 1 x 256", "step of 1 x 256, in fixed buffers",
+        "step of 4 x 64", "step of 4 x 64, in fixed buffers",
+        "prefix of 64 tokens", "one drafted token", "scores of 64 tokens",
+        "fill of 12 steps of 1 x 64", "fill of 12 steps of 1 x 64, in fixed buffers",
+    ]  # fmt: skip
+    assert all(stage["ms"] > 0 and stage["floor_ms"] > 0 for stage in figures["stages"])
