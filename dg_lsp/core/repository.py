@@ -15,7 +15,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dg_lsp.core import context
@@ -100,6 +100,10 @@ class Repository:
                 folders.add(folder)
                 folder = folder.rpartition("/")[0]
         return frozenset(folders)
+
+    def with_files(self, files: Mapping[str, IndexedFile]) -> Repository:
+        """Return the repository with these files, in place of those with the same keys."""
+        return replace(self, files={**self.files, **files}) if files else self
 
     def is_own(self, file: IndexedFile, request: InfillRequest, own: str) -> bool:
         """Return whether `file` is the file of the request. `own` is that file's key, or "" if it is unknown.

@@ -17,10 +17,11 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePath
+from types import MappingProxyType
 
 from dg_lsp.core import context, gitignore, languages, lexing, repository, secrets
 from dg_lsp.core.repository import IndexedFile, Repository
@@ -58,13 +59,15 @@ def related(
     *,
     ignore: Ignore | None = None,
     text_of: Callable[[Path], str] | None = None,
+    opened: Mapping[Path, str] = MappingProxyType({}),
 ) -> tuple[Snippet, ...]:
     """Return the files below `root` that are related to the file at `path`, at most MAX_RELATED, with their paths for a prompt.
 
     Related files are those that it imports, then files of the same language in its folder. Ignored files, files that may
     hold secrets, files with another workspace's settings, and files that are not UTF-8 text are left out; a workspace that
     can't be read yields nothing. Text that looks like a secret is masked. `ignore` is renewed for this request, or shared by
-    the requests of one run. `text_of` replaces `masked_text`, for a caller that caches texts.
+    the requests of one run. `text_of` replaces `masked_text`, for a caller that caches texts. `opened` are the texts of files
+    that an editor has open, which count in place of what the disk has.
     """
     try:
         ignore = ignore or Ignore.for_root(root).renewed()
@@ -75,22 +78,33 @@ def related(
         return ()
     chosen: dict[Path, None] = {}
     settings = _settings_of(here, ignore.root)
-    for place in (*_imported(ignore.root, here, document), *siblings(here, document.language)):
+    for place in (*_imported(ignore.root, here, document, opened), *siblings(here, document.language, opened)):
         if place not in chosen and place != here and ignore.allows(place) and _settings_of(place, ignore.root) == settings:
             chosen[place] = None
         if len(chosen) >= MAX_RELATED:
             break
-    read = ((place, (text_of or masked_text)(place)) for place in chosen)
+    text_of = text_of or masked_text
+    read = (
+        (place, _masked(opened[place].encode("utf-8", "surrogatepass")) if place in opened else text_of(place))
+        for place in chosen
+    )
     return tuple(Snippet(name_of(place.relative_to(ignore.root)), text) for place, text in read if text)
 
 
 def masked_text(path: Path) -> str:
     """Return the start of a file with its secrets masked; "" if it can't be read or is not UTF-8 text."""
     try:
-        data = files.read_start(path, RELATED_BYTES + 1)
-        whole = len(data) <= RELATED_BYTES
-        text = data.decode("utf-8") if whole else data[: data.rfind(b"\n") + 1].decode("utf-8")
-    except (OSError, UnicodeDecodeError):
+        return _masked(files.read_start(path, RELATED_BYTES + 1))
+    except OSError:
+        return ""
+
+
+def _masked(data: bytes) -> str:
+    """Return the start of a file's text with its secrets masked; "" if it is not UTF-8 text."""
+    start = data if len(data) <= RELATED_BYTES else data[: data.rfind(b"\n", 0, RELATED_BYTES + 1) + 1]
+    try:
+        text = start.decode("utf-8")
+    except UnicodeDecodeError:
         return ""
     # Mask before the text is cut further, so that a key is recognized as a whole.
     return "" if "\0" in text else secrets.mask(text)
@@ -105,7 +119,7 @@ def _settings_of(path: Path, root: Path) -> Path | None:
     return next((root / folder for folder in inner if folder.name and (root / folder / WORKSPACE_FILE).exists()), None)
 
 
-def _imported(root: Path, here: Path, document: Document) -> Iterator[Path]:
+def _imported(root: Path, here: Path, document: Document, opened: Container[Path]) -> Iterator[Path]:
     """Yield the files that the document's imports may refer to, relative to its folder and to each parent folder."""
     language = languages.row(document.language)
     bases = [base for base in here.parents if base.is_relative_to(root)]
@@ -118,7 +132,7 @@ def _imported(root: Path, here: Path, document: Document) -> Iterator[Path]:
     )
     module_files = set()
     for guess in islice(guesses, MAX_GUESSES):
-        if guess not in module_files and _is_file(guess):
+        if guess not in module_files and (guess in opened or _is_file(guess)):
             yield guess.resolve()
         module_files.add(guess)
 
@@ -143,12 +157,12 @@ def _guesses(base: Path, name: str, endings: tuple[str, ...]) -> Iterator[Path]:
                 yield from (place / f"{index}{ending}" for index in ("__init__", "index", "mod", place.name))
 
 
-def siblings(here: Path, language: str) -> list[Path]:
+def siblings(here: Path, language: str, opened: Iterable[Path] = ()) -> list[Path]:
     """Return the files of the same language in the same folder, or without one those of the same ending.
 
-    Those with the most similar names come first.
+    Those with the most similar names come first. `opened` are files that an editor has open, which the disk may lack.
     """
-    names = _names(here.parent)
+    names = {*_names(here.parent), *(path.name for path in opened if path.parent == here.parent)}
     same = [name for name in names if _kind(name) == (language or here.suffix)]
     return [here.parent / name for name in sorted(same, key=lambda name: (-_similar(name, here.name), name))]
 
@@ -433,9 +447,20 @@ def _read(path: Path, root: Path, language: str) -> IndexedFile | None:
         text = files.read_regular(path, MAX_FILE_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
+    return _indexed(name_of(path.relative_to(root)), language, text)
+
+
+def _indexed(name: str, language: str, text: str) -> IndexedFile | None:
     if "\0" in text or len(text) > MAX_LINE_CHARS * (text.count("\n") + 1):
         return None
-    return repository.index(name_of(path.relative_to(root)), language, secrets.mask(text))
+    return repository.index(name, language, secrets.mask(text))
+
+
+def indexed(path: Path, root: Path, document: Document) -> IndexedFile | None:
+    """Return the index of a file that an editor has open; None if the index of the folder `root` would leave it out."""
+    if len(document.text) > MAX_FILE_BYTES or _settings_of(path, root) is not None:
+        return None
+    return _indexed(name_of(path.relative_to(root)), document.language, document.text)
 
 
 # --- The context of a file

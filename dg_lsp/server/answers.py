@@ -173,6 +173,14 @@ class Answers:
             answer.task.cancel()
         self._answers = [answer for answer in self._answers if answer.cursor.uri != uri]
 
+    def change_text(self, uri: str) -> None:
+        """Forget where other documents got no suggestion: what this one lacked, its new text may have."""
+        self._answers = [
+            answer
+            for answer in self._answers
+            if answer.cursor.uri == uri or (result := answer.result) is None or result.suggestions
+        ]
+
     def clear(self) -> None:
         """Forget all answers. Who waits for a running one gets it, and later requests don't."""
         self._answers = [answer for answer in self._answers if not answer.task.done()]

@@ -321,6 +321,7 @@ class Completer:
         self._leave(uri)
         self.rhythm = self.rhythm.typed(self._clock())
         self._unwanted.change(uri, before, text, self._clock())
+        self._answers.change_text(uri)
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""

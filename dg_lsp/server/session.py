@@ -121,7 +121,7 @@ class DgLanguageServer(LanguageServer):
         """The reader of workspace files, created when it is first needed."""
         from dg_lsp.server.snapshot import Nearby
 
-        nearby = Nearby(self.clock, self.configuration.withheld)
+        nearby = Nearby(self.clock, self.configuration.withheld, self.documents.files)
         nearby.set_roots(self.roots)
         return nearby
 

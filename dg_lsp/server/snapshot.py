@@ -13,8 +13,10 @@ import logging
 import math
 import os
 import re
+from array import array
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 from urllib.parse import unquote
@@ -23,6 +25,7 @@ from dg_lsp.core import context, local, repository
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.positions import Lines
+from dg_lsp.core.repository import IndexedFile, Repository
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Snippet, Span
 from dg_lsp.infill import ignoring, workspace
@@ -165,27 +168,24 @@ class Background(Generic[Key, Value]):
         A value is old after `fresh_s` seconds, or after `share` times as long as it took to read.
         """
         self._clock, self._unread, self._fresh_s, self._share = clock, unread, fresh_s, share
-        self._values: dict[Key, tuple[Value, float]] = {}
+        self._values: dict[Key, tuple[Value, float, object]] = {}
         self._tasks = Tasks[Key]()
 
-    def get(self, key: Key) -> Value:
-        return self._values.get(key, (self._unread, 0.0))[0]
+    def get(self, key: Key, of: object = None) -> Value:
+        """Return the last value of a key; with `of`, only one that was read when this was the same."""
+        value, _, was_of = self._values.get(key, (self._unread, 0.0, None))
+        return value if of is None or was_of == of else self._unread
 
-    def renew(self, key: Key, read: Callable[[], Awaitable[Value]]) -> asyncio.Task[None] | None:
+    def renew(self, key: Key, read: Callable[[], Awaitable[Value]], of: object = None) -> asyncio.Task[None] | None:
         """Start reading a value if it is old; return the task that reads it, or None if it is not old.
 
-        The task is cancelled when the key is forgotten.
+        `of` is what else the value depends on; a value that was read when this was different is old. The task is cancelled
+        when the key is forgotten.
         """
-        if self._tasks.get(key) is None and self._clock() >= self._values.get(key, (self._unread, -math.inf))[1]:
-            self._tasks.start(key, self._read(key, read))
+        _, until, was_of = self._values.get(key, (self._unread, -math.inf, of))
+        if self._tasks.get(key) is None and (self._clock() >= until or was_of != of):
+            self._tasks.start(key, self._read(key, read, of))
         return self._tasks.get(key)
-
-    def age(self, key: Key) -> None:
-        """Read a key's value again when it is needed next."""
-        value = self._values.get(key)
-        self.forget(key)
-        if value is not None:
-            self._values[key] = value[0], -math.inf
 
     def forget(self, key: Key) -> None:
         self._values.pop(key, None)
@@ -199,7 +199,7 @@ class Background(Generic[Key, Value]):
         self._values.clear()
         await self._tasks.close()
 
-    async def _read(self, key: Key, read: Callable[[], Awaitable[Value]]) -> None:
+    async def _read(self, key: Key, read: Callable[[], Awaitable[Value]], of: object) -> None:
         own_task, start, value = asyncio.current_task(), self._clock(), self.get(key)
         try:
             value = await read()
@@ -207,7 +207,7 @@ class Background(Generic[Key, Value]):
             if self._tasks.get(key) is own_task:  # the key was not forgotten meanwhile
                 # After an error too, so that the next request does not try again.
                 now = self._clock()
-                self._values[key] = (value, now + max(self._fresh_s, self._share * (now - start)))
+                self._values[key] = (value, now + max(self._fresh_s, self._share * (now - start)), of)
 
 
 # --- The signatures in long files
@@ -262,12 +262,18 @@ class _Looked:
 class Nearby:
     """The folders of the workspace, and what was read from them last."""
 
-    def __init__(self, clock: Callable[[], float], withheld: Callable[[str], str] = lambda _uri: "") -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        withheld: Callable[[str], str] = lambda _uri: "",
+        opened: Callable[[], Iterable[Document]] = tuple,
+    ) -> None:
         """Start with no folder.
 
-        `withheld` returns another reason why a document may not be sent to a model, or "" when there is none.
+        `withheld` returns another reason why a document may not be sent to a model, or "" when there is none. `opened` returns
+        the open documents that are files.
         """
-        self._withheld = withheld
+        self._withheld, self._opened = withheld, opened
         self._roots: dict[Path, Ignore] = {}
         self._unreadable: set[Path] = set()
         self._indexes: dict[Path, RepositoryIndex] = {}
@@ -275,6 +281,12 @@ class Nearby:
         self._looked = Background[str, _Looked](clock, not_looked, fresh_s=FRESH_S)
         self._related = Background[str, tuple[Snippet, ...]](clock, (), fresh_s=FRESH_S)
         self._updated = Background[Path, None](clock, None, fresh_s=FRESH_S, share=INDEX_SHARE)
+        self._indexed = Background[str, IndexedFile | None](clock, None, fresh_s=math.inf)
+        self._one = asyncio.Lock()
+        # The index of each folder with its open files, and what it was made of.
+        self._wholes: dict[Path, tuple[Repository, dict[str, IndexedFile], Repository]] = {}
+        self._n_saves = self._n_closed = 0
+        self._saved = set[str]()
 
     def set_roots(self, uris: Iterable[str]) -> None:
         before, self._roots, self._unreadable = self._roots, {}, set()
@@ -289,27 +301,28 @@ class Nearby:
         self._related.clear()
         for path in self._indexes.keys() - self._roots.keys():
             self._indexes.pop(path).stop()
+            self._wholes.pop(path, None)
             self._updated.forget(path)
 
     def context(self, document: Document, settings: Settings) -> FileContext:
         """Return what requests for a document contain besides its text, as it was read last, without waiting.
 
-        It is read again when it is old. A document that `look` has not finished for has no name. The index of its folder's
-        files is empty until the first update, and for a document outside all folders. Without `related_chars` there is nothing
-        of other files.
+        It is read again when it is old. Of other open files it is what the editor has, as far as `look` has finished for them
+        and allows them. A document that `look` has not finished for has no name. The index of its folder's files is empty until
+        the first update, and for a document outside all folders. Without `related_chars` there is nothing of other files.
         """
         looked = self._looked.get(document.uri)
         file = replace(looked.file, window_chars=settings.window_chars, related_chars=settings.related_chars)
         if not settings.related_chars:
             return file
-        self._related.renew(document.uri, lambda: self._read(document))
+        opened = self._others(looked)
+        self._renew_related(document, opened)
         files, root = repository.EMPTY, looked.root
         if root in self._roots:
             if root not in self._indexes:
                 self._indexes[root] = RepositoryIndex(self._roots[root])
-            index = self._indexes[root]
-            self._updated.renew(root, lambda: self._update(root, index))
-            files = index.repository
+            self._update(root)
+            files = self._with_opened(root, opened)
         return replace(file, nearby=self._related.get(document.uri), files=files)
 
     async def look(self, uri: str, *, is_cell: bool = False) -> str:
@@ -320,51 +333,108 @@ class Nearby:
         its name, its hidden parent folders and the ignore files above it. A document that is no local file is refused, unless
         it was never saved, is a cell of a notebook (`is_cell`), or is on another machine: then the names in its URI count.
         """
-        while (task := self._looked.renew(uri, lambda: asyncio.to_thread(self._look_up, uri, is_cell=is_cell))) is not None:
+        # `set_roots` cancels running look-ups, and a save makes them old; then look up again.
+        while (task := self._renew_look(uri, is_cell=is_cell)) is not None:
             if not (await asyncio.wait([task], timeout=LOOK_S))[0]:
                 return "takes too long to look up"
-            # `set_roots` cancels running look-ups; then look up again in the new folders.
-            if not task.cancelled():
-                break
         return self._looked.get(uri).reason or self._withheld(uri)
 
     async def read(self, document: Document, settings: Settings) -> FileContext:
         """Return what `context` returns, after related text was read."""
-        if settings.related_chars and (reading := self._related.renew(document.uri, lambda: self._read(document))):
+        opened = self._others(self._looked.get(document.uri))
+        while settings.related_chars and (reading := self._renew_related(document, opened)):
             await asyncio.wait([reading])
         return self.context(document, settings)
 
     def saved(self, uri: str) -> None:
-        """Read again what was read for a document, when it is needed next."""
-        self._related.age(uri)
-        self._looked.age(uri)
+        """Read again what was read for all documents, when it is needed next: the saved one may have rules for them."""
+        self._n_saves += 1
+        self._saved.add(uri)
 
     def forget(self, uri: str) -> None:
+        """Forget a document that was closed. From now on its file is as the disk has it."""
+        root = self._looked.get(uri).root
         self._related.forget(uri)
         self._looked.forget(uri)
+        self._indexed.forget(uri)
+        if uri in self._saved:  # read it, however lately the folder was read
+            self._saved.discard(uri)
+            self._n_closed += 1
+            if root in self._indexes:
+                self._update(root)
+        if root is not None:
+            self._wholes.pop(root, None)
 
     async def close(self) -> None:
         for index in self._indexes.values():
             index.stop()
-        await asyncio.gather(self._looked.close(), self._related.close(), self._updated.close())
+        backgrounds = (self._looked, self._related, self._updated, self._indexed)
+        await asyncio.gather(*(background.close() for background in backgrounds))
 
-    async def _read(self, document: Document) -> tuple[Snippet, ...]:
+    def _renew_look(self, uri: str, *, is_cell: bool = False) -> asyncio.Task[None] | None:
+        return self._looked.renew(uri, lambda: asyncio.to_thread(self._look_up, uri, is_cell=is_cell), self._n_saves)
+
+    def _others(self, looked: _Looked) -> dict[str, Document]:
+        """Return the other open files of a file's folder that may be read, by their keys."""
+        others: dict[str, Document] = {}
+        for document in self._opened() if looked.root in self._roots else ():
+            self._renew_look(document.uri)
+            other = self._looked.get(document.uri)
+            if other.root == looked.root and not other.reason and other.file.own != looked.file.own:
+                others[other.file.own] = document
+        return others
+
+    def _with_opened(self, root: Path, opened: dict[str, Document]) -> Repository:
+        """Return the index of a folder with open files as the editor has them.
+
+        Until a thread has masked the text of one, imports are judged by it, but nothing is copied from it.
+        """
+        index, files = self._indexes[root].repository, dict[str, IndexedFile]()
+        for key, document in ((key, document) for key, document in opened.items() if document.language):
+            new = partial(self._index, self._roots[root].root, Path(key), document)
+            self._indexed.renew(document.uri, new, document.text)
+            name = self._looked.get(document.uri).file.path
+            unmasked = IndexedFile(name, document.language, document.text, array("Q"))
+            files[key] = self._indexed.get(document.uri, document.text) or unmasked
+        was_index, was_files, whole = self._wholes.get(root, (None, files, index))
+        if was_index is not index or was_files != files:
+            whole = index.with_files(files)
+            self._wholes[root] = index, files, whole
+        return whole
+
+    async def _index(self, root: Path, path: Path, document: Document) -> IndexedFile | None:
+        """Return the masked index of an open file; None if nothing may be copied from it."""
+        async with self._one:  # each takes the interpreter's time
+            return await asyncio.to_thread(workspace.indexed, path, root, document)
+
+    def _renew_related(self, document: Document, opened: dict[str, Document]) -> asyncio.Task[None] | None:
+        # A hash, because the texts would be kept as long as the value.
+        of = (self._n_saves, hash(tuple((key, other.text) for key, other in opened.items())))
+        return self._related.renew(document.uri, lambda: self._read(document, opened), of)
+
+    async def _read(self, document: Document, opened: dict[str, Document]) -> tuple[Snippet, ...]:
         path, root = convert.to_path(document.uri), self._looked.get(document.uri).root
         if path is None or root not in self._roots:
             return ()
         ignore = self._roots[root].renewed()
 
         def read() -> tuple[Snippet, ...]:
-            files = workspace.related(root, path, document, ignore=ignore)
+            texts = {Path(key): other.text for key, other in opened.items()}
+            files = workspace.related(root, path, document, ignore=ignore, opened=texts)
             context.divide(files)  # here, because a request chooses among them on the event loop
             return files
 
         return await asyncio.to_thread(read)
 
-    async def _update(self, root: Path, index: RepositoryIndex) -> None:
-        is_complete = False
-        while not is_complete and self._indexes.get(root) is index:
-            is_complete = await asyncio.to_thread(index.update)
+    def _update(self, root: Path) -> None:
+        index = self._indexes[root]
+
+        async def update() -> None:
+            is_complete = False
+            while not is_complete and self._indexes.get(root) is index:
+                is_complete = await asyncio.to_thread(index.update)
+
+        self._updated.renew(root, update, self._n_closed)
 
     def _root(self, path: Path, *, is_real: bool = False) -> Path | None:
         """Return the innermost workspace folder around a path, as it is written or as the disk has it."""

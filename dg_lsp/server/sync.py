@@ -7,7 +7,7 @@ edit updates only the lines around it, in the line index too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import tree_sitter
@@ -186,6 +186,11 @@ class Documents:
     def close_notebook(self, uri: str) -> None:
         for cell in self._cells.pop(uri, ()):
             self.close(cell)
+
+    def files(self) -> Iterator[Document]:
+        """Yield the open documents that are no cells of a notebook."""
+        cells = {cell for cells in self._cells.values() for cell in cells}
+        return (doc.document for uri, doc in self._open.items() if uri not in cells)
 
     def cells_before(self, uri: str) -> tuple[Document, ...] | None:
         """Return the open cells before this one in its notebook, in order; None if the document is no cell."""

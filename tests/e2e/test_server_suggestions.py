@@ -178,3 +178,44 @@ async def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path
             {"notebookDocument": {"uri": "file:///n.ipynb"}, "cellTextDocuments": [{"uri": uri} for uri in cells]},
         )
         assert await client.suggestions(0, 5, uri="nb:2") == []
+
+
+async def test_imports_are_judged_by_what_the_editor_has(tmp_path: Path) -> None:
+    app = tmp_path / "root" / "app"
+    app.mkdir(parents=True)
+    (app / "__init__.py").touch()
+    (app / "tools.py").write_text("def old(): ...\n")
+    (app / "main.py").touch()
+    main, tools, never_saved = (path.as_uri() for path in (app / "main.py", app / "tools.py", app / "fresh.py"))
+    async with editor(tmp_path, CODE, root=tmp_path / "root") as client:
+        client.open("", main)
+        n_changes = 0
+
+        def ask_for(name: str, module: str = "tools") -> None:
+            nonlocal n_changes
+            n_changes += 1
+            text = says(text=name) + f"# {n_changes}\nfrom app.{module} import \n"
+            client.change(n_changes, {"text": text}, uri=main)
+
+        async def is_shown(module: str = "tools") -> bool:
+            return bool(await client.suggestions(2, len(f"from app.{module} import "), uri=main))
+
+        ask_for("missing")
+        while await is_shown():  # the folder is not indexed yet
+            ask_for("missing")
+        ask_for("old")
+        assert await is_shown()
+        client.open("def old(): ...\n", tools)
+        await client.suggestions(0, 0, uri=tools)  # may be read
+        ask_for("new")
+        assert not await is_shown()
+        client.change(2, {"text": "def new(): ...\n"}, uri=tools)
+        assert await is_shown()
+        ask_for("old")
+        assert not await is_shown()
+        ask_for("name", "fresh")
+        assert not await is_shown("fresh")
+        client.open("name = 1\n", never_saved)
+        await client.suggestions(0, 0, uri=never_saved)
+        ask_for("name", "fresh")
+        assert await is_shown("fresh")

@@ -13,6 +13,7 @@ from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.infill import pipeline
 from dg_lsp.server.snapshot import Nearby
+from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
 from tests import marked
 
@@ -275,3 +276,77 @@ async def test_a_save_forgets_nothing_until_it_is_read_again(tmp_path: Path) -> 
     after = (await nearby.read(document, settings)).nearby
     assert "verify" in after[0].text
     await nearby.close()
+
+
+TOKEN = "ghp_" + "0123456789abcdefghij" * 2
+
+
+def helper(name: str) -> str:
+    return f"def {name}(first, second):\n    check(first, second, {name}_of(first))\n"
+
+
+class Edited:
+    """A folder with a `main.py`, and what its requests have of the other files, some of which an editor has open."""
+
+    def __init__(self, folder: Path, **files: str) -> None:
+        self.folder, self.documents = folder, Documents()
+        for name, text in files.items():
+            (folder / f"{name}.py").write_text(text)
+        (folder / ".gitignore").write_text("ignored.py\n")
+        text = "import helper\n\n\ndef last(first, second):\n    check(first, second, "
+        self.main = Document((folder / "main.py").as_uri(), "python", text)
+        # Time stands still, so nothing is read again because it is old.
+        self.nearby = Nearby(lambda: 0.0, opened=self.documents.files)
+        self.nearby.set_roots([folder.as_uri()])
+
+    async def open(self, name: str, text: str) -> str:
+        uri = (self.folder / f"{name}.py").as_uri()
+        self.documents.open(uri, "python", 1, text)
+        await self.nearby.look(uri)
+        return uri
+
+    async def until_seen(self, name: str) -> str:
+        """Wait until the related text and the copies of a request at the end of `main.py` have a name; return both."""
+        assert await self.nearby.look(self.main.uri) == ""
+        hole = holes.at_cursor(self.main, len(self.main.text), syntax.of(self.main))
+        while True:
+            context = await self.nearby.read(self.main, Settings(related_chars=8_000))
+            related = pipeline.to_request(self.main, (hole,), context).related
+            seen = ["".join(each.text for each in related if each.for_copying is copied) for copied in (False, True)]
+            if all(name in text for text in seen):
+                return "".join(seen)
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("disk", "opened", "present", "absent"),
+    [
+        ({"helper": helper("old")}, {}, "old", "new"),
+        ({"helper": helper("old")}, {"helper": helper("new")}, "new", "old"),
+        ({}, {"helper": helper("new")}, "new", "old"),
+        ({"helper": helper("old")}, {"ignored": helper("new")}, "old", "new"),
+        ({}, {"helper": helper("new") + f"token = '{TOKEN}'\n"}, "new", TOKEN),
+    ],
+    ids=["closed", "unsaved", "never saved", "ignored", "secret"],
+)
+async def test_of_open_files_a_request_has_what_the_editor_has(
+    tmp_path: Path, disk: dict[str, str], opened: dict[str, str], present: str, absent: str
+) -> None:
+    edited = Edited(tmp_path, **disk)
+    for name, text in opened.items():
+        await edited.open(name, text)
+    assert absent not in await edited.until_seen(present)
+    await edited.nearby.close()
+
+
+async def test_a_file_that_was_saved_and_closed_is_read_at_once(tmp_path: Path) -> None:
+    edited = Edited(tmp_path, helper=helper("old"))
+    await edited.until_seen("old")
+    uri = await edited.open("helper", helper("new"))
+    await edited.until_seen("new")
+    (tmp_path / "helper.py").write_text(helper("newest"))
+    edited.nearby.saved(uri)
+    edited.documents.close(uri)
+    edited.nearby.forget(uri)
+    assert "old" not in await edited.until_seen("newest")
+    await edited.nearby.close()
