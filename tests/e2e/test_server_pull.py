@@ -21,24 +21,19 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return laptop_kit.write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf").read_bytes()
-
-
 @pytest.fixture
-def index(data: bytes, tmp_path: Path) -> Iterator[Index]:
-    laptop_kit.in_parts(data, tmp_path / "wheels")
+def index(gguf: bytes, tmp_path: Path) -> Iterator[Index]:
+    laptop_kit.in_parts(gguf, tmp_path / "wheels")
     with laptop_kit.serving(tmp_path / "wheels") as server:
         yield server
 
 
 @contextlib.asynccontextmanager
 async def editor(
-    index: Index, folder: Path, data: bytes, choose: Callable[[list[str]], Any], capabilities: dict[str, Any] = CODE
+    index: Index, folder: Path, gguf: bytes, choose: Callable[[list[str]], Any], capabilities: dict[str, Any] = CODE
 ) -> AsyncIterator[Editor]:
     """Yield an editor whose user answers questions with `choose`, which receives the titles of the buttons."""
-    model = laptop_kit.in_parts(data, folder / "wheels")
+    model = laptop_kit.in_parts(gguf, folder / "wheels")
     variables = laptop_kit.environment(index.url, folder / "home")
     variables |= {"XDG_STATE_HOME": str(folder / "state"), "TEST_LAPTOP_MODEL": laptop_kit.as_text(model)}
     ours = {name: value for name, value in environment(folder).items() if name != laptop.NO_PULL_VARIABLE}
@@ -67,8 +62,8 @@ async def until_model(client: Editor, name: str) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_an_accepted_model_is_pulled_and_used_without_a_restart(index: Index, tmp_path: Path, data: bytes) -> None:
-    async with editor(index, tmp_path, data, download) as client:
+async def test_an_accepted_model_is_pulled_and_used_without_a_restart(index: Index, tmp_path: Path, gguf: bytes) -> None:
+    async with editor(index, tmp_path, gguf, download) as client:
         await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
         await client.until_ready()
         await client.until(lambda: client.said("window/showMessage"))
@@ -84,7 +79,7 @@ async def test_an_accepted_model_is_pulled_and_used_without_a_restart(index: Ind
     assert "accepted" not in json.loads((tmp_path / "state" / "dg-lsp" / "pull-offer.json").read_text())
     # The next session finds it there, and asks nothing.
     n_asked = len(index.asked)
-    async with editor(index, tmp_path, data, download) as client:
+    async with editor(index, tmp_path, gguf, download) as client:
         assert (await client.status())["model"] == "tiny"
         assert not questions(client)
     assert len(index.asked) == n_asked
@@ -92,15 +87,15 @@ async def test_an_accepted_model_is_pulled_and_used_without_a_restart(index: Ind
 
 @pytest.mark.parametrize("title", ["Never", "Not now", None])
 async def test_a_declined_model_is_not_offered_again_and_nothing_is_fetched(
-    index: Index, tmp_path: Path, data: bytes, title: str | None
+    index: Index, tmp_path: Path, gguf: bytes, title: str | None
 ) -> None:
-    async with editor(index, tmp_path, data, lambda _titles: {"title": title} if title else None) as client:
+    async with editor(index, tmp_path, gguf, lambda _titles: {"title": title} if title else None) as client:
         await client.until(lambda: questions(client))
         choice = tmp_path / "state" / "dg-lsp" / "pull-offer.json"
         while title == "Never" and json.loads(choice.read_text()) != {"never": True}:
             await asyncio.sleep(0.02)
         assert (await client.status())["model"] == "embedded"
-    async with editor(index, tmp_path, data, download) as client:
+    async with editor(index, tmp_path, gguf, download) as client:
         # The offer would have been sent before the answers to these.
         for _ in range(20):
             await client.status()
@@ -108,20 +103,20 @@ async def test_a_declined_model_is_not_offered_again_and_nothing_is_fetched(
     assert not index.asked
 
 
-async def test_a_pull_ends_with_the_editor_and_continues_in_the_next_session(index: Index, tmp_path: Path, data: bytes) -> None:
+async def test_a_pull_ends_with_the_editor_and_continues_in_the_next_session(index: Index, tmp_path: Path, gguf: bytes) -> None:
     index.hang_after = 50_000
-    async with editor(index, tmp_path, data, download) as client:
+    async with editor(index, tmp_path, gguf, download) as client:
         assert await asyncio.to_thread(index.hangs.wait, PATIENCE_S)
         # The embedded model serves meanwhile.
         assert (await client.status())["model"] == "embedded"
     index.hang_after = None
-    async with editor(index, tmp_path, data, lambda _titles: pytest.fail("it asked again")) as client:
+    async with editor(index, tmp_path, gguf, lambda _titles: pytest.fail("it asked again")) as client:
         await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
 
 
-async def test_a_pull_by_another_process_is_noticed(index: Index, tmp_path: Path, data: bytes) -> None:
-    async with editor(index, tmp_path, data, lambda _titles: None, KATE) as client:
-        model = laptop_kit.in_parts(data, tmp_path / "wheels")
+async def test_a_pull_by_another_process_is_noticed(index: Index, tmp_path: Path, gguf: bytes) -> None:
+    async with editor(index, tmp_path, gguf, lambda _titles: None, KATE) as client:
+        model = laptop_kit.in_parts(gguf, tmp_path / "wheels")
         command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), "tiny"]
         process = await asyncio.create_subprocess_exec(
             *command, env=laptop_kit.environment(index.url, tmp_path / "home"), stdout=asyncio.subprocess.DEVNULL
@@ -130,9 +125,9 @@ async def test_a_pull_by_another_process_is_noticed(index: Index, tmp_path: Path
         await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
 
 
-async def test_a_failed_pull_is_one_sentence(index: Index, tmp_path: Path, data: bytes) -> None:
+async def test_a_failed_pull_is_one_sentence(index: Index, tmp_path: Path, gguf: bytes) -> None:
     index.redirect = "file:///etc"
-    async with editor(index, tmp_path, data, download) as client:
+    async with editor(index, tmp_path, gguf, download) as client:
         await client.until(lambda: client.said("window/showMessage"))
         (said,) = client.said("window/showMessage")
         assert said["message"].startswith("dg-lsp: tiny can't be pulled: ")

@@ -63,7 +63,7 @@ def test_fills_of_held_out_files_add_no_syntax_error(embedded: Running) -> None:
     """As it is in an editor, where a request declares its language."""
     n_texts = 0
     with httpx.Client(base_url=embedded.http.base_url, headers=embedded.http.headers, timeout=PATIENCE_S) as http:
-        for position in positions.positions(60, seed=7):
+        for position in positions.positions(30, seed=7):
             if not position.path.endswith(".py"):
                 continue
             before = f"# language: python\n{position.before}"
@@ -75,4 +75,4 @@ def test_fills_of_held_out_files_add_no_syntax_error(embedded: Running) -> None:
             assert content == choices[0]["text"]
             assert [text for text in texts if "syntax" in positions.faults(position, text)] == []
             n_texts += len(texts)
-    assert n_texts > 20
+    assert n_texts > 10

@@ -128,8 +128,9 @@ def test_the_step_budget_is_respected(instruct: DiffusionFiller) -> None:
 
 
 def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(instruct: DiffusionFiller) -> None:
-    two = InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=("\n\n\ndef g():\n    ",))
-    five = InfillRequest("def f():\n    ", "\n", (BODY,) * 5, between=("\n\n\ndef g():\n    ",) * 4)
+    few, between = Budget(steps=1), "\n\n\ndef g():\n    "
+    two = InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=(between,), budget=few)
+    five = InfillRequest("def f():\n    ", "\n", (BODY,) * 5, between=(between,) * 4, budget=few)
     assert instruct.fills_together(two)
     assert not instruct.fills_together(five)
     assert len(finish(instruct.start(two)).candidates()[0].texts) == 2

@@ -93,9 +93,9 @@ def test_every_precision_fills(one_file: Path, dtype: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", PRECISIONS)
-def test_every_precision_fills_with_a_head_of_full_size(whole: Path, dtype: str) -> None:
-    check_fills(whole, dtype)
+def test_a_head_of_full_size_fills(whole: Path) -> None:
+    """In any precision the head is wide, and read in slices."""
+    check_fills(whole, "fp8")
 
 
 def check_fills(folder: Path, dtype: str) -> None:
