@@ -25,10 +25,12 @@ from typer.testing import CliRunner
 
 from dg_lsp.cli import engine as commands
 from dg_lsp.core.wording import size
-from dg_lsp.engine.common import loading
+from dg_lsp.engine.causal.layout import Profile
+from dg_lsp.engine.common import loading, rank
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit import PROJECTIONS
 from dg_lsp.engine.model.pull import PullError, convert, pulling
+from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
 from tests.engine import hub, laptop_kit
@@ -476,6 +478,18 @@ def test_the_catalogue_has_a_licence_a_hash_and_a_place_for_each_model() -> None
         # With one request.
         assert model.card_bytes > 2 * model.n_weights
         assert model.n_weights < model.narrow_card_bytes < model.card_bytes
+
+
+@pytest.mark.parametrize("model", [model for model in laptop.MODELS if not model.profile_of], ids=lambda model: model.name)
+def test_each_laptop_model_has_a_profile_with_probabilities(model: LaptopModel) -> None:
+    profile = checkpoint.load_profile(model.profile_folder, Profile, None)
+    # The adapter of `laptop.ADAPTER` teaches where an answer in the middle ends.
+    assert profile.layout == ("fim" if model.adapter else "left")
+    assert profile.calibration is not None
+    # A weight of a feature that no longer exists would be ignored.
+    known = set(rank.features(rank.Proposal("x", "causal", logps=(-1.0,), model_logps=(-1.0,)), []))
+    stated = {weight.partition(": ")[2] or weight for weight in profile.calibration.weights}
+    assert {"joint", "after", "mean"} <= stated & known
 
 
 LARGER = [model for model in laptop.MODELS if model.profile_of]

@@ -9,9 +9,9 @@ import pytest
 
 from dg_lsp.core import calibration, confidence, place
 from dg_lsp.core.calibration import Calibration
-from dg_lsp.core.values import Calibrated, Ranked
+from dg_lsp.core.values import Calibrated, Hole, InfillRequest, Ranked, Span
 from dg_lsp.engine.common import rank
-from dg_lsp.engine.common.rank import Proposal, evidence, features
+from dg_lsp.engine.common.rank import NamesInText, Proposal, evidence, features
 
 
 def test_rows_that_agree_count_for_each_other() -> None:
@@ -127,3 +127,65 @@ def test_a_probability_stays_within_bounds() -> None:
     assert calibration.probability({"sum": 1e9}, Calibration(0.0, {"sum": 1.0})) <= 1.0
     assert calibration.probability({"sum": -1e9}, Calibration(0.0, {"sum": 1.0})) >= 0.0
     assert calibration.probability({"sum": float("nan")}, Calibration(0.0, {"sum": 1.0})) < 1e-9
+
+
+# The names of an answer
+
+
+LINE = Hole(Span(0, 0), "cursor")
+BLOCK = Hole(Span(0, 0), "cursor", extent="block")
+
+
+def of_names(prefix: str, text: str, suffix: str = "\n", *, hole: Hole = LINE, language: str = "python") -> dict[str, float]:
+    return NamesInText(InfillRequest(prefix, suffix, (hole,), language=language)).features(text)
+
+
+def test_names_that_the_text_around_lacks_are_new() -> None:
+    values = of_names("def area(width, height):\n    return ", "width * hight")
+    assert values["new names"] == pytest.approx(math.log(2))
+    assert values["new share"] == 0.5
+    assert of_names("def area(width, height):\n    return ", "width * height")["new share"] == 0.0
+
+
+def test_names_after_the_hole_keywords_and_builtins_are_not_new() -> None:
+    assert of_names("x = ", "len(later) if True else None", "\nlater = 1\n")["new share"] == 0.0
+    assert of_names("x = ", "func(later)", "\nlater := 1\n", language="go")["new share"] == 0.0
+    assert of_names("x = ", "func(later)", "\nlater = 1\n")["new share"] == 0.5, "func is no keyword of Python"
+
+
+def test_text_of_strings_has_no_names() -> None:
+    values = of_names("print(", '"some words")')
+    assert (values["new share"], values["no names"]) == (0.0, 1.0)
+
+
+def test_an_answer_in_a_name_counts_as_the_whole_name() -> None:
+    prefix = "validators = []\nrun(vali"
+    whole, wrong, none = (of_names(prefix, text) for text in ("dators)", "dated)", ", 1)"))
+    assert (whole["known name"], whole["continues"], whole["unknown name"]) == (1.0, 1.0, 0.0)
+    assert (wrong["known name"], wrong["continues"], wrong["unknown name"]) == (0.0, 1.0, 1.0)
+    assert (none["known name"], none["continues"], none["unknown name"]) == (0.0, 0.0, 0.0)
+
+
+def test_the_part_of_a_name_next_to_the_hole_is_not_known_by_itself() -> None:
+    assert of_names("run(vali", "")["new share"] == 1.0
+    assert of_names("run(", "left", "Side)\n")["joins right"] == 1.0
+    assert "joins right" not in of_names("run(", "left, ", "Side)\n")
+
+
+def test_brackets_and_quotes_that_stay_open_count() -> None:
+    assert of_names("print(", "a")["open"] == 1.0
+    assert of_names("print(", "a)")["open"] == 0.0
+    assert of_names("print(", "a", ")\n")["open"] == 0.0
+    assert of_names("print(", "'(')")["open"] == 0.0, "a bracket in a string opens nothing"
+    assert of_names("print(", "[a", hole=BLOCK)["open"] == 1.0, "of a block only its own brackets count"
+    assert (of_names("print(", '"a')["quotes"], of_names("print(", '"a")')["quotes"]) == (1.0, 0.0)
+
+
+def test_an_unknown_language_and_empty_texts_have_features_too() -> None:
+    assert of_names("", "", "", language="")["no names"] == 1.0
+    assert of_names("", "", "", language="no such language").keys() == of_names("", "", "").keys()
+
+
+def test_a_long_word_elsewhere_takes_linear_time() -> None:
+    """With a quadratic search, it takes minutes, and the time limit of a test ends it."""
+    assert of_names("a" * 12_000 + " ", "b")["no names"] == 0.0

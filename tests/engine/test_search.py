@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.search import LengthSearch
+from dg_lsp.engine.diffusion.layout import Profile, Sampling
+from dg_lsp.engine.diffusion.search import CausalText, Gap, LengthSearch, Speculate, Speculation, cut_at_suffix
 from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.tree import Tree
+from tests.checkpoints import SPECIAL
+from tests.engine import reference
 from tests.engine.engine_kit import finish
+from tests.engine.test_denoise import VOCABULARY, Toy
 
 PREFIX, SUFFIX = "def f(a, b):\n    value = ", "\n    return value\n\n\ndef g():\n    return f(1, 2)\n"
 LINE, BLOCK = Hole(Span(0, 0), "marker"), Hole(Span(0, 0), "marker", extent="block")
@@ -153,3 +166,175 @@ def test_a_checkpoint_with_a_delete_token_needs_no_search(
     assert not searched
     finish(instruct.start(request))
     assert searched == ["search"]
+
+
+# The rule of the search, against a readable one
+
+
+SAMPLING = Sampling(entropy_bound=0.5, stop_entropy=0.3, conditioning_tokens=4)
+END = 1
+
+gaps = st.builds(
+    Gap,
+    width=st.integers(6, 12),
+    tail=st.lists(st.integers(4, 11), min_size=1, max_size=5).map(tuple),
+    limits=st.builds(TokenLimits, st.just(tuple(range(4, 12))), st.just((0, 2)), st.sampled_from([(), (7, 8)])),
+    closing=st.sampled_from([(), (5,), (4, 9)]),
+    steps=st.integers(1, 7),
+    seed=st.integers(0, 3),
+)
+choices = st.builds(
+    Speculate,
+    look=st.sampled_from([2, 32]),
+    possible=st.sampled_from([0.001, 0.1]),
+    starts=st.integers(1, 4),
+    repeats=st.integers(1, 3),
+)
+
+
+class ToyCausal:
+    """A causal model of a few lines: what comes next depends on the last two tokens and on how long the text is."""
+
+    def __init__(self, seed: int, sharpness: float) -> None:
+        noise = torch.Generator().manual_seed(seed)
+        self.table = torch.randn(3, VOCABULARY, VOCABULARY, generator=noise) * sharpness
+
+    def __call__(self, text: list[int]) -> Tensor:
+        last, before = (text[-1] if text else 0), (text[-2] if len(text) > 1 else 0)
+        return self.table[0, last] + self.table[1, before] + self.table[2, len(text) % VOCABULARY] * 0.2
+
+
+def speculated(gap: Gap, options: Speculate, toy: Toy, causal: ToyCausal) -> Speculation:
+    speculation = Speculation(gap, (END,), SAMPLING, VOCABULARY, options)
+    while not speculation.done:
+        if speculation.wants_canvas:
+            speculation.denoiser.take([0], toy.logits(speculation.denoiser.ask([0])))
+        proposal, text = speculation.proposal, list(speculation.text)
+        logits = torch.stack([causal([*text, *proposal[:n]]) for n in range(len(proposal) + 1)])
+        n_agreed = speculation.verify(proposal, logits)
+        assert tuple(speculation.text[len(text) :][:n_agreed]) == proposal[:n_agreed]
+    return speculation
+
+
+@given(gaps, choices, st.integers(0, 40), st.sampled_from([0.3, 0.7, 1.1]))
+def test_the_fast_rule_equals_the_reference(gap: Gap, options: Speculate, seed: int, sharpness: float) -> None:
+    toy, causal = Toy(seed, sharpness), ToyCausal(seed + 1, sharpness * 3)
+    fast = speculated(gap, options, toy, causal)
+    text, starts = reference.speculate(gap, {END}, SAMPLING, options, toy, causal)
+    assert fast.text == text
+    assert fast.starts() == starts
+    assert all(len(fast.answer(start)) == start for start in starts if start <= len(text))
+
+
+@given(gaps, st.integers(0, 40))
+def test_the_verified_text_is_the_greedy_causal_text(gap: Gap, seed: int) -> None:
+    causal = ToyCausal(seed, 2.0)
+    text = speculated(gap, Speculate(), Toy(seed, 1.0), causal).text
+    for n, token in enumerate(text):
+        logits = causal(text[:n])
+        logits[[0, 2]] = -torch.inf
+        if n == 0 and gap.limits.first:
+            others = [other for other in range(VOCABULARY) if other not in gap.limits.first]
+            logits[others] = -torch.inf
+        assert token == int(logits.argmax())
+
+
+def test_the_rest_of_the_suffix_is_verified_in_one_pass() -> None:
+    gap = Gap(20, (7, 9, 8, 10, 7, 6), TokenLimits(tuple(range(4, VOCABULARY)), (0, 1, 2)), (), steps=9)
+    speculation = Speculation(gap, (END,), SAMPLING, VOCABULARY)
+    speculation.text = [4, 7, 9, 8]
+    assert not speculation.wants_canvas
+    assert speculation.proposal == (10, 7, 6)
+    sure = torch.nn.functional.one_hot(torch.tensor([10, 7, 6, 5]), VOCABULARY) * 9.0
+    assert speculation.verify((10, 7, 6), sure) == 3
+    assert speculation.starts()[0] == 1
+
+
+def test_lengths_far_below_the_best_are_not_denoised() -> None:
+    gap = Gap(20, (7,), TokenLimits(tuple(range(4, VOCABULARY))), (), steps=9)
+    speculation = Speculation(gap, (END,), SAMPLING, VOCABULARY, Speculate(rows=2, margin=3.0))
+    assert speculation.lengths([4, 6, 9], [-2.0, -9.0, -1.0]) == [9, 4]
+    assert speculation.lengths([4, 6, 9], [-7.0, -9.0, -1.0]) == [9]
+
+
+@given(st.lists(st.integers(0, 2), max_size=12), st.lists(st.integers(0, 2), min_size=1, max_size=5))
+def test_the_cut_of_a_draft_equals_the_reference(draft: list[int], head: list[int]) -> None:
+    assert cut_at_suffix(draft, head) == reference.cut_at_suffix(draft, head)
+
+
+def test_a_draft_ends_at_the_longest_run_of_the_suffix() -> None:
+    assert cut_at_suffix([1, 2, 3, 9, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]) == 4
+    assert cut_at_suffix([7, 1, 2], [1, 2, 3, 4]) == 3
+    assert cut_at_suffix([7, 1], [1]) == 1
+
+
+# A model of a generated language, whose answers have 1 to 64 tokens
+
+
+World = Loaded[Passes, Profile]
+WORLDS = Path(__file__).parents[2] / "fixtures" / "worlds"
+HOLES = [json.loads(line) for line in (WORLDS / "holes.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def worlds() -> World:
+    return local.load_model(str(WORLDS), device="cpu", threads=1)
+
+
+@pytest.mark.parametrize("kind", ["line", "block"])
+def test_a_search_finds_answers_of_any_length(worlds: World, kind: str) -> None:
+    holes = [hole for hole in HOLES if hole["kind"] == kind]
+    assert len({len(hole["answer"]) for hole in holes}) > 6
+    with torch.inference_mode():
+        answers = [searched(worlds, hole) for hole in holes]
+    right = sum(answer == hole["answer"] for answer, hole in zip(answers, holes, strict=True))
+    assert right > 0.9 * len(holes)
+
+
+def searched(loaded: World, hole: dict[str, str]) -> str:
+    """Return the best answer of the search's own texts and of canvases of the lengths that it finds."""
+    vocabulary, profile, passes = loaded.vocabulary, loaded.profile, loaded.passes
+    is_block, n_logits = hole["kind"] == "block", loaded.passes.model.lm_head.weight.shape[0]
+    bos, suf, pre, eos = (SPECIAL.index(token) for token in ("<bos>", "<suf>", "<pre>", "<eos>"))
+    suffix = vocabulary.encode(hole["suffix"])
+    ids = [bos, suf, *suffix, *([eos] if len(suffix) < profile.suffix_tokens else []), pre, *vocabulary.encode(hole["prefix"])]
+    tail = (*suffix, eos)[: profile.held_tokens]
+    regular = tuple(token for token, piece in enumerate(vocabulary.pieces) if piece and token not in vocabulary.special)
+    banned = tuple(token for token in (*vocabulary.special, *range(vocabulary.size, n_logits)) if token != eos)
+    closing = (eos,) if is_block else (eos, *vocabulary.with_newline)
+    steps = profile.sampling.block_steps if is_block else profile.sampling.line_steps
+    _, kv = passes.encode(torch.tensor([ids]))
+    decoder, causal = LocalDecoder(loaded.passes, kv), CausalText(passes, Tree(passes, kv, ids[-1]))
+
+    gap = Gap(profile.canvas_tokens, tail, TokenLimits(regular, banned), closing, steps)
+    search = Speculation(gap, (), profile.sampling, n_logits)
+    while not search.done:
+        if search.wants_canvas:
+            search.denoiser.take([0], decoder.logits(search.denoiser.ask([0])))
+        proposal = search.proposal
+        n_agreed = search.verify(proposal, causal.read(proposal))
+        causal.keep(n_agreed, search.text[-1])
+    starts = search.starts()
+    answers = [search.answer(start) for start in starts]
+    scores = causal.scores(answers, tail)
+    if not search.is_settled(starts, scores):
+        lengths = search.lengths(starts, scores)
+        answers = [answer for answer in answers if len(answer) in lengths and search.is_valid(len(answer))]
+        answers += _denoised(loaded, decoder, gap, lengths, n_logits)
+        scores = causal.scores(answers, tail)
+    return vocabulary.decode(list(answers[scores.index(max(scores))]))
+
+
+def _denoised(loaded: World, decoder: LocalDecoder, gap: Gap, lengths: list[int], n_logits: int) -> list[tuple[int, ...]]:
+    """Return what canvases of these lengths settle to, with the suffix held behind."""
+    blank, tail = gap.limits.regular[0], gap.tail
+    rows = [
+        Row((*[blank] * length, *tail), (*[True] * length, *[False] * len(tail)), gap.steps, seed)
+        for seed, length in enumerate(lengths)
+    ]
+    limits = TokenLimits(gap.limits.regular, (*gap.limits.banned, *gap.closing))
+    denoiser = Denoiser(rows, limits, loaded.profile.sampling, n_logits)
+    while not denoiser.done:
+        live = denoiser.live
+        denoiser.take(live, decoder.logits(denoiser.ask(live)).clone())
+    return [tuple(denoiser.read(row).ids[: lengths[row]]) for row in range(len(rows))]

@@ -1,43 +1,237 @@
-"""Patterns that search a whole text take time in proportion to its length, also in their worst text."""
+"""No search takes time that grows with the square of a text of a repository, whatever the text.
+
+The patterns are found by walking the modules, and their worst texts are made from their own parts: what a repetition repeats,
+after what comes before it. So a new pattern is tried without a row of its own. Those of `languages.toml` are tried on single
+lines only, and are left out. Texts of other kinds have rows in `WORST`.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import time
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
+from re import _constants as parts  # type: ignore[attr-defined]  # private, and the only parser of patterns
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
 
 import pytest
 
-from dg_lsp.core import repository, secrets
+import dg_lsp
+from dg_lsp.batch import check, discover, plan, rounds, write
+from dg_lsp.core import lexing, repository, secrets
 from dg_lsp.core.scope import python
 from dg_lsp.engine.backends import chat, http_client
+from dg_lsp.infill import workspace
 
-SHORT, LONG = 16_384, 65_536
-MOST_GROWTH = 9.0  # a time that grows with the square of the length grows 16 times
-LEAST_S = 0.05  # a shorter time says nothing about growth
-WORST = [
-    *((shape, unit) for hint, shape in secrets._SHAPES for unit in (hint, f"{hint}a", f"{hint}a-")),
-    (repository._TOKEN, "\t"),
-    (repository._TOKEN, "\n"),
-    (python._BLOCK_TARGET, "for a "),
-    (python._BLOCK_TARGET, "a"),
-    *((pattern, f"{word} [a] ") for word, pattern in python._COMPUTES),
-    (chat._FENCE, "~"),
-    (http_client._MARKUP, "<!a"),
-    (http_client._MARKUP, "<script a"),
+LENGTHS = (4_096, 8_192, 16_384, 32_768)
+MOST_GROWTH = 2.8  # a time that grows with the square of the length grows 4 times each time that is doubled
+LEAST_S = 0.004  # a shorter time says nothing about growth
+TOO_LONG_S = 0.02  # for 512 characters: it grows faster than any power
+ENDS = ("", "\0")
+USUAL = (" ", "\n", "a", "_", "\t", "a\n", " \n", "\n\n", "1", "(", "=", "a.", '"', "'", "`", "-", "*", "#", "/")
+REPEATS = (parts.MAX_REPEAT, parts.MIN_REPEAT, parts.POSSESSIVE_REPEAT)
+# Parts of the product that read no text of a repository with patterns of their own.
+ELSEWHERE = ("engine.causal", "engine.common", "engine.diffusion", "engine.model", "evaluate", "models")
+
+Search = Callable[[str], object]
+
+
+def all_of(pattern: re.Pattern[str]) -> Search:
+    return lambda text: sum(1 for _ in pattern.finditer(text))
+
+
+WORST: list[tuple[Search, tuple[str, ...]]] = [
+    *((all_of(shape), (hint, f"{hint}a", f"{hint}a-")) for hint, shape in secrets._SHAPES),
+    *((all_of(pattern), (f"{word} [a] ",)) for word, pattern in python._COMPUTES),
+    (all_of(python._BLOCK_TARGET), ("for a ", "a")),
+    (all_of(http_client._MARKUP), ("<!a", "<script a")),
+    (all_of(chat._FENCE), ("~",)),
+    (all_of(repository._TOKEN), ("\t", "\n")),
+    (write._TOKEN.findall, ("a", "a ", "(")),
+    (lambda text: workspace._COMMENT.sub("", text), (" ", "#", " #", "\n", " ;")),
+    (discover._conflict_line, ("<" * 7 + "\n", "<<<<<<< a\n=======\n", "<", "<<<<<<< \r", "=======\n")),
+    (check._STOPPED.search, ("!", "! ", "! stopping after 1 ", "! stopping after 1\n", "1")),
+    (lambda text: rounds._VOLATILE.sub("", text), ("0x", "1", "1.", "1.1 msec", "1.1s ")),
+    (plan._PLACE.match, ("a:1", ":1:1-", "a", "a:1:")),
+    (plan._COMMENT.match, ("a:1:1", ":1:1-1:1", "a:1:1 ")),
+    (workspace._SECTION.split, ("[", "[]", "[] ", " ", "[]]  x\n", "[] \t\r", "] x")),
+    (workspace._pairs, ("=", "a=", ":\n", " ")),
+    (
+        lambda text: workspace._fits(text, PurePath("a" * 200, "1b" * 100)),
+        ("{a,b}", "{1..9}", "{", "{a,", "{,", "*a", "**a", "{1..99}{a,b}", "]\n"),
+    ),
 ]
+N_CHARS = 1 << 16
+MOST_CPU_S = 0.25
+
+BOUNDED = {
+    "batch.plan._PLACE": "matched once with a line of the user's own list",
+    "batch.plan._COMMENT": "matched once with a line of the user's own list",
+    "core.generated._STATEMENT": "searched in the first comments of a file, which are bounded",
+    "core.holes.body.DELIBERATE": "matched at the start of a comment",
+    "core.holes.body.DIRECTIVE": "matched at the start of a comment",
+    "core.holes.body.SAYS_NOTHING": "matched at the start of a comment",
+    "core.holes.body.TODO": "matched at the start of a comment",
+    "core.indentation._HAS_INDENTED": "matched at the start of a line",
+    "core.indentation._NO_RECIPE": "matched at the start of a line",
+    "core.indentation._RECIPE_ABOVE": "matched at the start of a line",
+    "core.placeholders._LINE": "matched with a line of an answer",
+    "core.repository._LAST_WORD": "searched in the last characters before the cursor",
+    "core.scope._LEAVES": "matched at the start of a statement",
+    "core.scope.python._ANNOTATED": "matched at the start of a line",
+    "core.scope.python._HEAD": "matched at the start of a line",
+    "core.scope.python._IMPORT": "matched at the start of a statement",
+    "core.scope.python._SUBSCRIPT": "replaced in the target of one assignment",
+    "core.scope.python._TYPE_ALIAS": "matched at the start of a statement",
+    "core.secrets._PLACEHOLDER": "searched in one value, whose length is bounded",
+    "engine.backends.chat._THOUGHT": "matched at the start of an answer",
+    "engine.serve.compat._COMMENT": "matched with a line of a request's first lines",
+    "engine.serve.compat._PATH": "matched with a comment in a request's first lines",
+    "wire.config._KEY": "matched with one key of a configuration file",
+    "wire.network._WITH_PORT": "matched with one address",
+}
+"""The patterns that are never searched in a whole text, with the reason."""
 
 
-def seconds(pattern: re.Pattern[str], text: str) -> float:
-    """Return the processor time of a search for all matches, the least of three."""
-    times = list[float]()
-    for _ in range(3):
-        start = time.process_time()
-        sum(1 for _ in pattern.finditer(text))
-        times.append(time.process_time() - start)
-    return min(times)
+def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield each pattern of text that a module of dg_lsp holds, with its name; those of the lexers too."""
+    seen = set[re.Pattern[str]]()
+    for info in pkgutil.walk_packages(dg_lsp.__path__, "dg_lsp."):
+        name = info.name.removeprefix("dg_lsp.")
+        if name.startswith(ELSEWHERE) or name == "__main__":
+            continue
+        for key, value in vars(importlib.import_module(info.name)).items():
+            values: list[Any] = [value]
+            while values:
+                each = values.pop()
+                if isinstance(each, re.Pattern) and isinstance(each.pattern, str) and each not in seen:
+                    seen.add(each)
+                    yield f"{name}.{key}", each
+                elif isinstance(each, (tuple, list)) and len(each) < 2000:
+                    values += each
+                elif isinstance(each, dict) and len(each) < 2000:
+                    values += each.values()
+    for name, lexer in lexing._table()[0].items():
+        if lexer.code not in seen:
+            seen.add(lexer.code)
+            yield f"lexer {name}", lexer.code
 
 
-@pytest.mark.parametrize(("pattern", "unit"), WORST)
-def test_the_time_of_a_search_grows_with_the_length_of_its_worst_text(pattern: re.Pattern[str], unit: str) -> None:
-    short, long = (seconds(pattern, unit * (n // len(unit))) for n in (SHORT, LONG))
-    assert long < max(LEAST_S, MOST_GROWTH * short)
+def _char(choices: Any) -> str:
+    """Return a character of a set."""
+    kinds = {parts.CATEGORY_DIGIT: "1", parts.CATEGORY_SPACE: " ", parts.CATEGORY_WORD: "a"}
+    chars = [
+        chr(a) if op is parts.LITERAL else chr(a[0]) if op is parts.RANGE else kinds.get(a, "!")
+        for op, a in choices
+        if op is not parts.NEGATE
+    ]
+    if any(op is parts.NEGATE for op, _ in choices):
+        return next((char for char in 'a \t1,.x("\n-_Z{' if char not in chars), "~")
+    return chars[0] if chars else "a"
+
+
+def _sample(items: Any) -> str:
+    """Return a short text that some of the pattern matches."""
+    text = ""
+    for op, a in items:
+        if op is parts.LITERAL:
+            text += chr(a)
+        elif op is parts.NOT_LITERAL:
+            text += "a" if a != ord("a") else "b"
+        elif op is parts.ANY:
+            text += "a"
+        elif op is parts.IN:
+            text += _char(a)
+        elif op in REPEATS:
+            text += _sample(a[2]) * max(a[0], 1) if a[0] < 50 else ""
+        elif op is parts.SUBPATTERN:
+            text += _sample(a[3])
+        elif op is parts.BRANCH:
+            text += _sample(a[1][0])
+        elif op is parts.ATOMIC_GROUP:
+            text += _sample(a)
+        elif op is parts.ASSERT and a[0] > 0:
+            text += _sample(a[1])
+    return text
+
+
+def worst_texts(items: Any, before: str = "") -> set[tuple[str, str]]:
+    """Return texts that may take long: each a beginning, and what is repeated after it."""
+    found, near = set[tuple[str, str]](), before
+    for op, a in items:
+        if op in REPEATS:
+            if (unit := _sample(a[2])) and a[1] > 20:
+                found |= {(near, unit), ("", unit), ("", near + unit)}
+            found |= worst_texts(a[2]) | worst_texts(a[2], near)
+        elif op is parts.SUBPATTERN:
+            found |= worst_texts(a[3], near)
+        elif op is parts.ATOMIC_GROUP:
+            found |= worst_texts(a, near)
+        elif op is parts.BRANCH:
+            found = found.union(*(worst_texts(branch, near) for branch in a[1]))
+        elif op in (parts.ASSERT, parts.ASSERT_NOT):
+            found |= worst_texts(a[1], near)
+        near = (near + _sample([(op, a)]))[-40:]
+        found |= {("", near)} if near else set()
+    return found
+
+
+def seconds(pattern: re.Pattern[str], before: str, unit: str, n_chars: int, end: str) -> float:
+    """Return the processor time of a search for all matches in a text of about so many characters, of whole units."""
+    text = before + unit * (n_chars // len(unit)) + end
+    start = time.process_time()
+    sum(1 for _ in pattern.finditer(text))
+    return time.process_time() - start
+
+
+def doubled(pattern: re.Pattern[str], before: str, unit: str, n_chars: int, end: str) -> float:
+    """Return how much longer a search takes in a text of twice as many characters: the least of three times."""
+    return min(
+        seconds(pattern, before, unit, 2 * n_chars, end) / max(seconds(pattern, before, unit, n_chars, end), 1e-6)
+        for _ in range(3)
+    )
+
+
+def grows(pattern: re.Pattern[str]) -> tuple[str, str] | None:
+    """Return a text in which a search takes time that grows faster than the text; None if none was found.
+
+    It grows at each doubling: at a single one, a search may jump because more of the text fits what the pattern looks for.
+    """
+    tree = list(parser.parse(pattern.pattern, pattern.flags))
+    for before, unit in sorted(worst_texts(tree) | {("", unit) for unit in USUAL}):
+        for end in ENDS:
+            if seconds(pattern, before, unit, 512, end) > TOO_LONG_S and seconds(pattern, before, unit, 512, end) > TOO_LONG_S:
+                return before, unit
+            if seconds(pattern, before, unit, LENGTHS[1], end) > LEAST_S and all(
+                doubled(pattern, before, unit, n_chars, end) > MOST_GROWTH for n_chars in LENGTHS[:-1]
+            ):
+                return before, unit
+    return None
+
+
+@pytest.mark.slow
+def test_no_search_takes_time_that_grows_with_the_square_of_a_text() -> None:
+    found = {name: text for name, pattern in patterns() if name not in BOUNDED and (text := grows(pattern))}
+    assert found == {}
+
+
+def test_the_patterns_that_are_never_searched_in_a_whole_text_exist() -> None:
+    assert BOUNDED.keys() - {name for name, _ in patterns()} == set()
+
+
+def test_a_pattern_whose_time_grows_is_found() -> None:
+    assert grows(re.compile(r"a+b")) is not None
+    assert grows(re.compile(r"(?<!a)a+b")) is None
+
+
+@pytest.mark.parametrize(("search", "units"), WORST)
+def test_no_search_takes_long_in_its_worst_text(search: Search, units: tuple[str, ...]) -> None:
+    for unit in units:
+        whole = unit * (N_CHARS // len(unit))
+        for text in (whole, f"{whole}x", f"[{whole}"):
+            start = time.process_time()
+            search(text)
+            assert time.process_time() - start < MOST_CPU_S, unit

@@ -63,13 +63,6 @@ def test_a_file_that_can_not_be_read_says_nothing(tmp_path: Path) -> None:
     assert indent_of(root / "x" / "new.rs") == ""
 
 
-def test_no_pattern_takes_long(tmp_path: Path) -> None:
-    sections = ["{," * 30_000, "*a" * 30_000, "{a,b}" * 10_000, "[" * 30_000, "]\n" + "\n" * 60_000, "] " * 30_000]
-    for section in sections:
-        root = make(tmp_path, {".editorconfig": f"root = true\n[{section}]\nindent_style = tab\n"})
-        indent_of(root / ("a" * 250))
-
-
 def test_only_a_text_that_shows_no_indentation_takes_the_project_s(tmp_path: Path) -> None:
     root = make(tmp_path, {".editorconfig": "root = true\n[*]\nindent_style = tab\n"})
     path = root / "a.py"
