@@ -15,6 +15,8 @@ SEPARATOR = "<|file_sep|>"
 CURSOR = "<|cursor|>"
 LINES_ABOVE, LINES_BELOW = 2, 5
 MOST_EDITS = 6
+LEAST_LOGP = -0.7
+"""The least log-probability of a whole answer that is offered unprompted, for weights of which no other is known: one half."""
 # Longer lines are shown up to here.
 _LINE_CHARACTERS = 600
 # The window keeps its first lines, and of the others no more characters than this.
@@ -126,36 +128,81 @@ class FilePart:
 
     def of(self, text: str, offset: int) -> str:
         """Return the part of the text whose middle is nearest to the offset's line."""
+        return self.around(text, _line_at(text, offset))
+
+    def around(self, text: str, line: int) -> str:
+        """Return the part of the text whose middle is nearest to a 0-based line."""
         lines = text.splitlines()
-        if len(lines) <= self.whole:
-            return text
+        first = self.first(len(lines), line)
+        return text if len(lines) <= self.whole else "\n".join(lines[first : first + self.lines])
+
+    def first(self, n_lines: int, line: int) -> int:
+        """Return the first line of the part, of a text with so many lines."""
         stride = self.lines // 2
-        line = text.count("\n", 0, offset) if offset < len(text) else len(lines) - 1
-        first = max(0, round((line - self.lines // 2) / stride)) * stride
-        return "\n".join(lines[first : first + self.lines])
+        return 0 if n_lines <= self.whole else max(0, round((line - self.lines // 2) / stride)) * stride
 
 
 PUBLISHED = FilePart(whole=800, lines=300)
 SHORT = FilePart(whole=60, lines=60)
 
 
-def shared_prompt(path: str, shown: str, edits: Sequence[Edit]) -> str:
-    """Return what comes before the windows: the file's shown part and the last edits, without a last line end."""
-    blocks = [edit.block() for edit in _kept(edits)[-MOST_EDITS:]]
-    changes = "\n".join(SEPARATOR + block for block in blocks if block).rstrip("\n")
-    return _cut_lines(f"{SEPARATOR}{path}\n{shown}\n{changes}")
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a model is asked: the window that it rewrites, and what it reads before.
+
+    `shown` is a part of the file as it was before the edits, and `line` the one in it nearest to the cursor. `edits` are
+    oldest first, of any file.
+    """
+
+    shown: str
+    line: int
+    edits: tuple[Edit, ...]
+    window: Window
 
 
-def window_prompt(path: str, edits: Sequence[Edit], window: Window) -> str:
-    """Return the windows' part, up to where the model writes."""
+def question(original: str, text: str, offset: int, edits: Sequence[Edit]) -> Question | None:
+    """Return what to ask at an offset of a file's text, which was `original` before the edits; None without a window."""
+    if (window := window_around(text, offset)) is None:
+        return None
+    line = _line_at(original, offset)
+    first = PUBLISHED.first(len(original.splitlines()), line)
+    return Question(PUBLISHED.around(original, line), line - first, tuple(edits), window)
+
+
+def shared_blocks(path: str, shown: str, edits: Sequence[Edit]) -> list[str]:
+    """Return what comes before the windows, each behind a separator: the file's shown part, and the last edits."""
+    blocks = [block for edit in _kept(edits)[-MOST_EDITS:] if (block := edit.block())]
+    file = f"{path}\n{shown}\n"
+    ended = [*(f"{block}\n" for block in blocks[:-1]), *(block.rstrip("\n") + "\n" for block in blocks[-1:])]
+    return [_cut_lines(block) for block in ([file, *ended] if ended else [file + "\n"])]
+
+
+def window_blocks(path: str, edits: Sequence[Edit], window: Window) -> list[str]:
+    """Return the window's three blocks, each behind a separator; the last one is only begun."""
     text = window.text[: window.cursor] + CURSOR + window.text[window.cursor :]
     before = _before(window.text, edits)
     if text.endswith("\n") and before.endswith("\n"):
         text, before = text[:-1], before[:-1]
-    line = _line_of(window.text, window.cursor)
+    line = _line_at(window.text, window.cursor)
     span = f"{path}:{line + 1}:{line + len(text.splitlines()) + 1}"
     parts = (f"original/{span}\n{before}\n", f"current/{span}\n{text}\n", f"updated/{span}\n")
-    return _cut_lines("".join(SEPARATOR + part for part in parts))
+    return [_cut_lines(part) for part in parts]
+
+
+def blocks(path: str, asked: Question, part: FilePart) -> list[str]:
+    """Return all that the model reads, each behind a separator. The last block is the one that it continues."""
+    shown = part.around(asked.shown, asked.line)
+    return [*shared_blocks(path, shown, asked.edits), *window_blocks(path, asked.edits, asked.window)]
+
+
+def shared_prompt(path: str, shown: str, edits: Sequence[Edit]) -> str:
+    """Return what comes before the windows as text, without a last line end."""
+    return _text(shared_blocks(path, shown, edits)).removesuffix("\n")
+
+
+def window_prompt(path: str, edits: Sequence[Edit], window: Window) -> str:
+    """Return the windows' part as text, up to where the model writes."""
+    return _text(window_blocks(path, edits, window))
 
 
 def prompt(path: str, shown: str, edits: Sequence[Edit], window: Window) -> str:
@@ -163,7 +210,11 @@ def prompt(path: str, shown: str, edits: Sequence[Edit], window: Window) -> str:
 
     `shown` is the part of the file as it was before the edits (`FilePart`). `edits` are oldest first, of any file.
     """
-    return f"{shared_prompt(path, shown, edits)}\n{window_prompt(path, edits, window)}"
+    return _text([*shared_blocks(path, shown, edits), *window_blocks(path, edits, window)])
+
+
+def _text(blocks: Sequence[str]) -> str:
+    return "".join(SEPARATOR + block for block in blocks)
 
 
 def _kept(edits: Sequence[Edit]) -> list[Edit]:
@@ -180,7 +231,7 @@ def _before(text: str, edits: Sequence[Edit]) -> str:
     return text
 
 
-def _line_of(text: str, offset: int) -> int:
+def _line_at(text: str, offset: int) -> int:
     return text.count("\n", 0, offset) if offset < len(text) else len(text.splitlines()) - 1
 
 

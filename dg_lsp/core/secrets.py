@@ -20,6 +20,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import resources
 
+from dg_lsp.core.edits import Question
 from dg_lsp.core.values import InfillRequest, Span, joined
 
 MASK = "REDACTED"
@@ -79,7 +80,19 @@ def mask_request(request: InfillRequest) -> InfillRequest:
         between=tuple(between),
         related=tuple(replace(item, text=mask(item.text)) for item in request.related),
         holes=tuple(replace(hole, instruction=mask(hole.instruction)) for hole in request.holes),
+        question=None if request.question is None else _mask_question(request.question),
     )
+
+
+def _mask_question(question: Question) -> Question:
+    """Return the question with masked secrets; raise ValueError if one is in the window, which the answer replaces."""
+    if spans(question.window.text):
+        raise ValueError("the lines around the cursor hold what looks like a secret, so no remote model is asked for an edit")
+    edits = []
+    for edit in question.edits:
+        above, old, below = mask_pieces((edit.above, edit.old, edit.below))
+        edits.append(replace(edit, above=above, old=old, new=mask_pieces((edit.above, edit.new, edit.below))[1], below=below))
+    return replace(question, shown=mask(question.shown), edits=tuple(edits))
 
 
 def spans(text: str) -> tuple[Span, ...]:

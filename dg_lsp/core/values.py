@@ -15,6 +15,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta
 
 from dg_lsp.core import place
+from dg_lsp.core.edits import Question
 from dg_lsp.core.place import Place
 
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
@@ -154,6 +155,9 @@ class InfillRequest:
 
     The window reads `prefix, hole 0, between[0], hole 1, …, suffix`. Leads and trails are already part of the fixed
     text. `path` is a short file name that the model sees; nothing is read from it.
+
+    With a `question`, the model is asked for the next edit: its one hole is the question's window, whose text it writes anew.
+    There is no text on both sides then, because the question has it.
     """
 
     prefix: str
@@ -165,6 +169,7 @@ class InfillRequest:
     related: Annotated[tuple[Snippet, ...], Meta(max_length=MAX_ENTRIES)] = ()
     budget: Budget = field(default_factory=Budget)
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
+    question: Question | None = None
 
     def __post_init__(self) -> None:
         if not self.holes:

@@ -558,4 +558,8 @@ def shown(request: InfillRequest, patterns: tuple[str, ...]) -> Shown:
     related = tuple(
         snippet for snippet in request.related if not snippet.for_copying and not stays_local(snippet.path, patterns)
     )
-    return Shown(replace(request, related=related))
+    question = request.question
+    if question is not None:
+        allowed = tuple(edit for edit in question.edits if not stays_local(edit.path, patterns))
+        question = replace(question, edits=allowed)
+    return Shown(replace(request, related=related, question=question))

@@ -31,7 +31,7 @@ from dg_lsp.core.values import (
     Texts,
 )
 
-PROTOCOL = 5
+PROTOCOL = 6
 """The version of these messages. It is part of an engine's name, so a client never meets an engine of another version."""
 
 MAX_BODY_BYTES = 2 * 1024 * 1024

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, RedirectResponse
 
-from dg_lsp.core import polish, secrets
-from dg_lsp.core.values import Candidate, Document, Hole, Ranked, Snippet, Span
+from dg_lsp.core import edits, polish, secrets
+from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim, remote
 from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, SAMPLING_TEMPERATURE, window
@@ -23,6 +24,7 @@ from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields
 from dg_lsp.wire.model_names import USUAL_URLS, is_remote, parse_remote
+from dg_lsp.wire.settings import Settings
 from tests import marked
 from tests.engine.backends_kit import BODY, LINE, Recorder, request, serving
 from tests.engine.engine_kit import finish, wait_until
@@ -130,6 +132,44 @@ def test_a_block_has_more_room_and_no_stop(name: str) -> None:
         assert "stop" not in message
         assert "t_max_predict_ms" not in message
         assert "authorization" not in served.recorder.headers[0]
+
+
+def edit_request(path: str = "a.py", window: str = "size = 1\nprint(area)\n") -> InfillRequest:
+    edit = edits.edit_between("secret/b.py", "area = 1\n", f"size = 1  # {edits.SEPARATOR}\n")
+    assert edit is not None
+    own = edits.edit_between("a.py", "area = 1\nprint(area)\n", window)
+    assert own is not None
+    asked = edits.question("area = 1\nprint(area)\n", window, len(window) - 2, (edit, own))
+    return replace(request("", "", path=path), question=asked)
+
+
+@pytest.mark.parametrize(
+    ("logs", "confidence"),
+    [([-0.1, -0.2], Ranked(0)), ([-0.1, -2.0], Ranked(0, doubted=True)), (None, Ranked(0, doubted=True))],
+)
+def test_the_next_edit_is_a_completion_of_its_form(logs: list[float] | None, confidence: Ranked) -> None:
+    choice = {"text": f"size = 1\nprint({edits.CURSOR}size)\n", "finish_reason": "stop"}
+    answer = {"choices": [{**choice, "logprobs": {"token_logprobs": logs}} if logs else choice]}
+    with Served("openai", answer, settings=Settings(local_only=("secret/",))) as served:
+        (candidate,) = finish(served.filler.start(edit_request())).candidates()
+        assert (candidate.texts, candidate.confidence) == (("size = 1\nprint(size)\n",), confidence)
+        [body] = served.recorder.bodies
+        assert body["prompt"].startswith(f"{edits.SEPARATOR}a.py\narea = 1\n")
+        assert "secret/b.py" not in body["prompt"]
+        assert body["prompt"].count(edits.SEPARATOR) == 5  # the file, an edit, and the window three times
+        assert (body["temperature"], body["stop"]) == (0.0, [edits.SEPARATOR, "<|endoftext|>"])
+
+
+def test_an_edit_is_asked_for_only_where_server_and_lines_allow_it() -> None:
+    with Served("openai") as served:
+        for window in (f"print('{edits.SEPARATOR}')\n", "size = 1\npassword = 'hunter22hunter9'\n"):
+            with pytest.raises((ValueError, RemoteError), match=r"separates the parts|looks like a secret"):
+                finish(served.filler.start(edit_request(window=window)))
+        cut = {"choices": [{"text": "size", "finish_reason": "length"}]}
+        served.recorder.answers = (cut,)
+        assert finish(served.filler.start(edit_request())).candidates() == ()
+    with Served("llama") as served, pytest.raises(ValueError, match="name it as fim:openai:URL#MODEL"):
+        served.filler.start(edit_request())
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,29 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import context, extent, fim
+from dg_lsp.core import context, edits, extent, fim
 from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.edits import Question
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
-from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Replies, compared, to_probability, token_features, trimmed
+from dg_lsp.engine.backends.remote import (
+    LEAST_CHANCE,
+    Backend,
+    RemoteFiller,
+    Replies,
+    compared,
+    to_probability,
+    token_features,
+    trimmed,
+)
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
 
 LINE_TOKENS = 96
 BLOCK_TOKENS = 512
+EDIT_TOKENS = 100  # more than a token for each two characters of the window
 MAX_ANSWERS = 8
 SAMPLING_TEMPERATURE = 0.6  # of all answers but the first, which is greedy
 UNKNOWN_LOG = math.log(0.5)  # ranks an answer without log-probabilities among those with some
@@ -247,8 +258,13 @@ class Fim(Backend):
     def about(self) -> Mapping[str, object]:
         return {"remote": {"model": self.model, "dialect": self.dialect.name}}
 
+    def writes_edits(self) -> bool:
+        return self.dialect.name == "openai"
+
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return one call for all answers if the server can send several at once, else one for each."""
+        if request.question is not None:
+            return [Call(self.dialect.path, edit_body(self.model, request.path, request.question))]
         dialect, [hole] = self.dialect, request.holes
         prefix, suffix = window(context.with_instruction(request), request.suffix, dialect.window_chars)
         n_answers = min(request.budget.candidates, MAX_ANSWERS) if dialect.varies else 1
@@ -269,6 +285,8 @@ class Fim(Backend):
 
     def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
         answers = [answer for _, fields in replies for answer in self.dialect.parse(fields)]
+        if request.question is not None:
+            return tuple(edit_evidence(answer) for answer in answers if not answer.is_cut)
         [hole] = request.holes
         bounds = extent.of(hole, request.place)
         return compared([to_evidence(answer, bounds) for answer in answers], request)
@@ -296,3 +314,32 @@ def to_evidence(answer: RemoteAnswer, bounds: Bounds) -> Evidence:
     features = {**token_features(chances, text), "cut": float(is_cut)}
     candidate = Candidate((text,), confidences=(chances,) if chances else ())
     return Evidence(candidate, features["mean"] if chances else UNKNOWN_LOG, features, doubted=is_cut)
+
+
+# --- The next edit
+
+
+def edit_body(model: str, path: str, asked: Question) -> dict[str, object]:
+    """Return the completion that asks for the next edit; raise RemoteError if a line would be read as a mark of the form.
+
+    A server makes tokens of the marks in its prompt, wherever they come from.
+    """
+    if edits.SEPARATOR in asked.window.text:
+        raise RemoteError(f"the lines around the cursor contain {edits.SEPARATOR}, which separates the parts of the prompt")
+    blocks = [block.replace(edits.SEPARATOR, "<file_sep>") for block in edits.blocks(path, asked, edits.PUBLISHED)]
+    return {
+        "model": model,
+        "prompt": "".join(edits.SEPARATOR + block for block in blocks),
+        "max_tokens": EDIT_TOKENS + len(asked.window.text) // 2,
+        "temperature": 0.0,
+        "logprobs": 1,
+        "stop": [edits.SEPARATOR, "<|endoftext|>"],
+    }
+
+
+def edit_evidence(answer: RemoteAnswer) -> Evidence:
+    """Return the written window as a candidate. It is doubted if it is too unlikely, or the server says no probabilities."""
+    logp = sum(math.log(max(chance, LEAST_CHANCE)) for chance in answer.chances)
+    doubted = not answer.chances or logp < edits.LEAST_LOGP
+    candidate = Candidate((answer.text.replace(edits.CURSOR, ""),), confidences=(answer.chances,) if answer.chances else ())
+    return Evidence(candidate, logp, {}, doubted=doubted)

@@ -42,6 +42,10 @@ class Backend(Protocol):
 
     model: str
 
+    def writes_edits(self) -> bool:
+        """Return whether it can ask the server for the next edit."""
+        return False
+
     def takes_together(self, request: InfillRequest) -> bool:
         """Return whether all of a request's holes can be filled in one call; by default each needs its own."""
         return False
@@ -77,6 +81,8 @@ class RemoteFiller(Filler):
 
         Text that looks like a secret is masked here, before the backend sees the request.
         """
+        if request.question is not None and not self.backend.writes_edits():
+            raise ValueError(f"{self.backend.model} is not asked for next edits this way; name it as fim:openai:URL#MODEL")
         # Servers encode what they have seen before only once, up to its first change.
         allowed_request = shown(self._heads.kept(request), (*self.local_only, *self.newer_patterns()))
         masked_request = Shown(secrets.mask_request(allowed_request))
@@ -96,7 +102,9 @@ class RemoteTask(HoleTask):
 
     def __init__(self, filler: RemoteFiller, request: Shown) -> None:
         super().__init__(request, fills_together=filler.backend.takes_together(request))
-        self._calibration, self._evidence = filler.calibrations.current(), tuple[Evidence, ...]()
+        # What was measured of fills says nothing about edits.
+        self._calibration = filler.calibrations.current() if request.question is None else None
+        self._evidence = tuple[Evidence, ...]()
         self._backend, self._client, self._unread = filler.backend, filler.client, filler.unread
         self._part = request  # that is being filled
         self._sent: list[tuple[Call, Future[Fields]]] = []

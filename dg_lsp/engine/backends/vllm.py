@@ -20,7 +20,7 @@ from dg_lsp.core import extent, wording
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
-from dg_lsp.engine.backends.remote import RemoteFiller, Replies, compared, to_probability, token_features, trimmed
+from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Replies, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.common import layout as common_layout
 from dg_lsp.engine.diffusion import layout
 from dg_lsp.engine.diffusion.layout import Instruct, Profile, Prompt, load_profile
@@ -61,7 +61,7 @@ def connect(
         raise
 
 
-class Vllm:
+class Vllm(Backend):
     """The backend for a vLLM server."""
 
     def __init__(self, served: Served, vocabulary: Vocabulary, profile: Profile) -> None:

@@ -15,9 +15,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dg_lsp.core import edits
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.causal import layout
+from dg_lsp.engine.causal import edit, layout
 from dg_lsp.engine.causal.answer import answer
+from dg_lsp.engine.causal.edit import EditInputs
 from dg_lsp.engine.causal.layout import MOST_LENGTHS, CausalInputs, LeftToRight, Profile, Prompt, Windows, Written
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.answering import PREFILL_CHUNK
@@ -64,22 +66,33 @@ class CausalFiller(LocalFiller):
 
     def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
         """Return a request with one hole as a prompt, for an answer in the time left; without a deadline it is infinite."""
+        if request.question is not None:
+            return EditInputs(request, self.loaded).prompt
         chunk_ms = self.pace.expected_ms("prefill", PREFILL_CHUNK)
         n_tokens = PREFILL_CHUNK * FIRST_SHARE * left_ms / chunk_ms if chunk_ms else 0.0
         return self.windows.prompt(request, math.inf if left_ms == math.inf else n_tokens)
 
     def better_prompt(self, request: InfillRequest) -> Prompt | None:
-        return self.windows.better_prompt(request)
+        return None if request.question is not None else self.windows.better_prompt(request)
 
-    def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> CausalInputs:
+    @property
+    def edit_refusal(self) -> str:
+        known = self.loaded.vocabulary.id(edits.SEPARATOR) is not None
+        return "" if known else f"{self.loaded.name} writes no next edits: its vocabulary has no {edits.SEPARATOR}"
+
+    def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> CausalInputs | EditInputs:
         """Return a request with one hole as the inputs of its stages, for the time left."""
+        if request.question is not None:
+            return EditInputs(request, self.loaded)
         return CausalInputs(request, self.prompt(request, left_ms), self.loaded, self.calibrations.current(), self._written)
 
     def trim(self) -> None:
         super().trim()
         self._written.clear()
 
-    def answer(self, inputs: CausalInputs, timing: Timing) -> Answering:
+    def answer(self, inputs: CausalInputs | EditInputs, timing: Timing) -> Answering:
+        if isinstance(inputs, EditInputs):
+            return edit.answer(inputs, self.prefixes, timing)
         return answer(inputs, self.prefixes, timing)
 
 

@@ -22,6 +22,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from dg_lsp.core.calibration import Calibration
+from dg_lsp.core.edits import LEAST_LOGP, FilePart
 from dg_lsp.core.place import first_line, last_line
 from dg_lsp.core.values import InfillRequest, Snippet, n_common
 from dg_lsp.engine.common import question
@@ -59,6 +60,10 @@ class Profile:
     # The first draft is sure from this log-probability on, or if it is so many nats likelier than the start of any branch.
     sure_logp: float = -0.6
     sure_margin: float = 1.0
+    # Of the next edit: how much of the file is read, None for less on a processor than elsewhere; and the least log-probability
+    # of the whole window as the model writes it. Below it, nothing is offered unprompted.
+    edit_file: FilePart | None = None
+    edit_threshold: float = LEAST_LOGP
 
 
 FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files

@@ -106,6 +106,8 @@ class LocalFiller(Filler):
         self._patience_s = self.quiet_s
 
     def start(self, request: InfillRequest) -> LocalTask:
+        if request.question is not None and self.edit_refusal:
+            raise ValueError(self.edit_refusal)
         return LocalTask(request, self)
 
     def prompt(self, request: InfillRequest, left_ms: float) -> Any:
@@ -115,6 +117,11 @@ class LocalFiller(Filler):
     def better_prompt(self, request: InfillRequest) -> Any:
         """Return a prompt that gives better answers and needs more time than that for an answer; None without one."""
         return None
+
+    @property
+    def edit_refusal(self) -> str:
+        """Why no question for the next edit can be answered, as a sentence; "" if it can."""
+        return f"{self.loaded.name} writes no next edits: it does not write from left to right"
 
     @abstractmethod
     def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> Any:
@@ -131,11 +138,12 @@ class LocalFiller(Filler):
     def expect(self, request: InfillRequest, *, accepted: str | None = None) -> None:
         """Expect this request next, instead of any other. If this one is expected, expect it with its answer `accepted`."""
         if accepted is not None:
-            if self._expected is not request:
+            if self._expected is not request or request.question is not None:
                 return
             request = replace(request, prefix=request.prefix + accepted)
         # With several holes, the later prefixes depend on the answers, so only the single-hole case is prepared.
-        self._expected = request if len(request.holes) == 1 else None
+        is_able = request.question is None or not self.edit_refusal
+        self._expected = request if len(request.holes) == 1 and is_able else None
         self._reading = self._read_ahead(request) if self._expected is not None else iter(())
 
     def limit(self, threads: int, rows: int) -> None:
