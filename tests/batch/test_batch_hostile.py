@@ -26,6 +26,7 @@ def test_a_tree_with_many_faults_is_filled_where_possible(project: Path) -> None
     (project / "latin.py").write_bytes(STUB.encode() + b"# \xe4\n")
     (project / "mark.py").write_bytes(b"\xef\xbb\xbf" + STUB.replace("\n", "\r\n").encode())
     (project / "conflict.py").write_text(f"{STUB}<<<<<<< ours\nx = 1\n=======\nx = 2\n>>>>>>> theirs\n")
+    (project / "binary.py").write_bytes(b"\x7fELF\0\0")
     (project / "heading.py").write_text(f"'''\nTitle\n=======\n'''\n{STUB}")
     with (project / "huge.py").open("wb") as file:
         file.truncate(50 << 20)
@@ -36,6 +37,7 @@ def test_a_tree_with_many_faults_is_filled_where_possible(project: Path) -> None
     result = run(".", "--write")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.splitlines()[:-1] == [
+        "dg-lsp: skipped binary.py: it is binary",
         "dg-lsp: skipped conflict.py: it contains the markers of a merge conflict (line 4); resolve it first",
         "dg-lsp: skipped gone.py: it is a link to a file that does not exist",
         "dg-lsp: skipped huge.py: it is larger than 1024 KiB",

@@ -406,19 +406,6 @@ def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
 
 
-def test_a_default_key_goes_only_to_its_default_server() -> None:
-    environ = {"OPENAI_API_KEY": "one", "DEEPSEEK_API_KEY": "two"}
-    for url, key in (
-        ("https://api.openai.com/v1", "one"),
-        ("https://api.deepseek.com", "two"),
-        ("https://else.example", ""),
-        ("http://api.openai.com", ""),
-    ):
-        filler = chat.connect(url, "m", Config(), environ)
-        assert filler.client.server.key == key
-        filler.close()
-
-
 def test_files_that_stay_local_are_not_sent() -> None:
     with Served(FENCED, configured=Config(Settings(local_only=("vault/",)))) as setup:
         related = (Snippet("vault/a.py", "hidden = 1\n"), Snippet("b.py", "shown = 1\n"))

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, RedirectResponse
 from dg_lsp.core import edits, polish, secrets
 from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span
 from dg_lsp.engine import backends
-from dg_lsp.engine.backends import fim, remote
+from dg_lsp.engine.backends import chat, fim, remote
 from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, SAMPLING_TEMPERATURE, window
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, joined
 from dg_lsp.engine.backends.remote import RemoteFiller
@@ -249,13 +249,13 @@ def test_an_instruction_stands_before_the_hole_as_a_comment(openai: Served) -> N
 
 
 def test_a_deadline_leaves_the_holes_that_are_filled() -> None:
-    hold = threading.Event()
-    with Served("llama", hold=hold) as served:
+    class ForTheFirst(threading.Event):
+        def is_set(self) -> bool:
+            return len(served.recorder.bodies) < 2
+
+    with Served("llama", hold=ForTheFirst()) as served:
         task = served.filler.start(request("f(", ")\n", LINE, LINE, between=(", ",)))
-        task.step()
-        hold.set()
         wait_until(lambda: task.step() and task.drafts()[0])
-        hold.clear()
         [candidate] = task.candidates()
         assert (candidate.texts, candidate.finished) == (("x + y", ""), False)
 
@@ -407,19 +407,35 @@ def test_deepseeks_own_server_is_asked_for_v4_flash() -> None:
     filler.close()
 
 
-def test_a_default_key_goes_only_to_its_default_server() -> None:
-    environ = {"INCEPTION_API_KEY": "secret"}
-    for url, key in (
-        ("", "secret"),
-        ("https://api.inceptionlabs.ai/v1", "secret"),
-        ("https://else.example", ""),
-        ("http://api.inceptionlabs.ai", ""),
-    ):
-        filler = fim.connect("mercury", url, "", Config(), environ)
-        assert filler.client.server.key == key
-    filler = fim.connect("mercury", "", "", Config(keys={"api.inceptionlabs.ai": "mine"}), environ)
-    assert filler.client.server.key == "mine"
-    filler.close()
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("mercury:", "inception"),
+        ("mercury:https://api.inceptionlabs.ai/v1", "inception"),
+        ("mercury:https://else.example", ""),
+        ("mercury:http://api.inceptionlabs.ai", ""),
+        ("chat:https://api.openai.com/v1", "openai"),
+        ("chat:https://api.deepseek.com", "deepseek"),
+        ("chat:https://else.example", ""),
+        ("chat:http://api.openai.com", ""),
+    ],
+)
+def test_a_default_key_goes_only_to_its_default_server(url: str, key: str) -> None:
+    environ = {f"{name.upper()}_API_KEY": name for name in ("inception", "openai", "deepseek")}
+    kind, _, address = url.partition(":")
+
+    def key_of(configured: Config) -> str:
+        if kind == "chat":
+            filler: RemoteFiller = chat.connect(address, "m", configured, environ)
+        else:
+            filler = fim.connect(kind, address, "", configured, environ)
+        filler.close()
+        return filler.client.server.key
+
+    assert key_of(Config()) == key
+    if key:
+        host = ServerAddress(address or "https://api.inceptionlabs.ai").host
+        assert key_of(Config(keys={host: "mine"})) == "mine"
 
 
 @pytest.mark.parametrize(("base", "path", "url"), ROWS["endpoints"])

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.batch import discover
@@ -302,6 +302,17 @@ IGNORES = st.dictionaries(
 )
 
 
+USUAL_RULES = {
+    "": "*.tmp\n!keep.tmp\n/dist\nlogs/\n**/gen/*.py\ndocs/**/x\n\\#a\n b\n# no\n",
+    "sub": "*\n!*.py\n",
+    "deep": "/a\nb/\n",
+}
+USUAL_PATHS = """
+    x.tmp keep.tmp sub/keep.tmp dist/a sub/dist/a.py logs/a.py a/logs/b.py gen/a.py a/gen/b.py docs/x docs/a/b/x #a b
+    sub/a.py sub/a.txt sub/c/a.py deep/a deep/c/a deep/b/x deep/b2
+"""
+
+
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("git")
@@ -317,9 +328,9 @@ def git(folder: Path, *arguments: str, stdin: bytes = b"") -> bytes:
 NUMBERS = itertools.count()
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(tree=TREES, ignores=IGNORES)
-@pytest.mark.slow
+@example(tree=USUAL_PATHS.split(), ignores=USUAL_RULES)
 def test_git_agrees_on_generated_trees(repositories: Path, tree: list[str], ignores: dict[str, str]) -> None:
     # Each example is a folder of its own in one repository; the rules of the others do not reach it.
     root = repositories / f"t{next(NUMBERS)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,8 +77,9 @@ class Clone:
             self._patch.setenv(variable, ",".join(value) if isinstance(value, list) else str(value))
         if source in ("user", "workspace"):
             path = self.users if source == "user" else self.root / config.WORKSPACE_FILE
+            stated = json.dumps(value, ensure_ascii=False)
             with path.open("a") as file:
-                file.write(f"{key} = {json.dumps(value, ensure_ascii=False)}\n")
+                file.write(f"{key} = {stated.replace(': ', ' = ') if isinstance(value, dict) else stated}\n")
         if source == "greeting":
             session.options = {key: value}
         session.set_roots([self.root.as_uri()])
@@ -125,8 +127,13 @@ def test_the_users_own_sources_choose_any_model_but_with_a_password(clone: Clone
 def test_allowing_what_a_problem_names_admits_the_model(clone: Clone, source: str, what: str) -> None:
     model, _ = MODELS[what]
     _, [problem] = clone.settings(source, "engine.model", model)
-    entry = problem.partition('add "')[2].partition('" to engine.allow')[0]
-    assert str(clone.users) in problem
+    sentence = (
+        r'(?:dgLsp\.)?engine\.model in .+ is ignored: it would (.+) (.+)\. To allow that, add "(.+)" to engine\.allow in (.+)\.'
+    )
+    said = re.fullmatch(sentence, problem)
+    assert said is not None
+    verb, there, entry, users = said.groups()
+    assert (verb, there, users) == ("send code to" if ":" in model else "load", entry, str(clone.users))
     clone.allow(entry)
     settings, problems = clone.settings("nothing more" if source == "workspace" else source, "engine.model", model)
     assert (settings.model != DEFAULTS.model, problems) == (True, ())
@@ -164,9 +171,11 @@ def test_a_workspace_that_allows_itself_a_model_gets_none(clone: Clone) -> None:
 @pytest.mark.parametrize("source", ["workspace", "greeting", "editor"])
 def test_no_other_source_has_a_key_or_gives_a_file_away(clone: Clone, source: str) -> None:
     clone.users.write_text("privacy.local_only = ['vault/']\n")
-    _, problems = clone.settings(source, "keys", {EVIL: "sk-hush"})
-    assert problems
-    assert "sk-hush" not in str(problems)
+    _, [problem] = clone.settings(source, "keys", {EVIL: "sk-hush"})
+    assert source != "workspace" or problem == (
+        f"keys must not be in {clone.root / config.WORKSPACE_FILE}, where others can read them. Move them to {clone.users}."
+    )
+    assert "sk-hush" not in problem
     for patterns in ([], ["!vault/"]):
         settings, _ = clone.settings(source, "privacy.local_only", patterns)
         assert "vault/" in settings.local_only

@@ -101,35 +101,6 @@ def test_a_file_that_the_environment_names_must_be_there(tmp_path: Path) -> None
     assert sentence == f"{tmp_path / 'absent.toml'}, which DG_LSP_CONFIG names, does not exist."
 
 
-@pytest.mark.parametrize(
-    ("model", "entry"), [("vllm:https://evil:8000/v1#owner/name", "evil:8000"), ("/models/x", "/models/x")]
-)
-def test_a_workspace_names_no_model_from_elsewhere(tmp_path: Path, model: str, entry: str) -> None:
-    configured, [sentence] = read(tmp_path, workspace=f"[engine]\nmodel = '{model}'")
-    assert configured.settings.model == "auto"
-    verb = "send code to" if ":" in model else "load"
-    assert sentence == (
-        f"engine.model in project/.dg-lsp.toml is ignored: it would {verb} {entry}. "
-        f'To allow that, add "{entry}" to engine.allow in config.toml.'
-    )
-
-
-def test_a_workspace_may_name_a_model_that_the_user_allows(tmp_path: Path) -> None:
-    (tmp_path / "project" / "model").mkdir(parents=True)
-    user, workspace = "[engine]\nmodel = 'vllm:http://gpu01'\n", "[engine]\nmodel = './model'"
-    configured, problems = read(tmp_path, f"{user}allow = ['{tmp_path}/project']", workspace)
-    assert (configured.settings.model, problems) == (str(tmp_path / "project" / "model"), ())
-    configured, [sentence] = read(tmp_path, user, workspace)
-    assert (configured.settings.model, "is ignored" in sentence) == ("vllm:http://gpu01", True)
-
-
-def test_a_workspace_has_no_keys(tmp_path: Path) -> None:
-    configured, [sentence] = read(tmp_path, workspace="[keys]\n'api.example' = 'sk-secret'")
-    assert configured.key_for("api.example") == ""
-    assert sentence == "keys must not be in project/.dg-lsp.toml, where others can read them. Move them to config.toml."
-    assert "sk-secret" not in sentence
-
-
 def test_keys_are_told_apart_by_host(tmp_path: Path) -> None:
     configured, problems = read(tmp_path, "[keys]\n'Api.One.example' = 'one'\n'gpu01:8000' = 'two'\nlocal.host = 'three'")
     assert problems == ()

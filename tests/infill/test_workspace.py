@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -141,31 +140,6 @@ def test_a_link_is_judged_by_its_name_and_its_target(tmp_path: Path) -> None:
 def test_an_invalid_path_may_not_be_read(tmp_path: Path) -> None:
     check_reason(tmp_path, "a/\0/b", "leads nowhere")
     assert workspace.related(tmp_path, "a\0b", Document("", "python", "value")) == ()
-
-
-def test_verdicts_equal_those_of_git(tmp_path: Path) -> None:
-    make(
-        tmp_path,
-        {
-            ".gitignore": "*.tmp\n!keep.tmp\n/dist\nlogs/\n**/gen/*.py\ndocs/**/x\n\\#a\n b\n# no\n",
-            "sub/.gitignore": "*\n!*.py\n",
-            "deep/.gitignore": "/a\nb/\n",
-        },
-    )
-    paths = [
-        "x.tmp", "keep.tmp", "sub/keep.tmp", "dist/a", "sub/dist/a.py", "logs/a.py", "a/logs/b.py", "gen/a.py", "a/gen/b.py",
-        "docs/x", "docs/a/b/x", "#a", " b", "b", "sub/a.py", "sub/a.txt", "sub/c/a.py", "deep/a", "deep/c/a",
-        "deep/b/x", "deep/b2",
-    ]  # fmt: skip
-    make(tmp_path, dict.fromkeys(paths, ""))
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, env=environment, check=True)
-    process = subprocess.run(
-        ["git", "check-ignore", "--no-index", *paths], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    ignored_paths = {line.strip('"') for line in process.stdout.split("\n") if line}
-    ignore = Ignore.for_root(tmp_path)
-    assert {path for path in paths if not ignore.allows(tmp_path / path)} == ignored_paths
 
 
 # --- Related files ----------------------------------------------------------------------------------------------------

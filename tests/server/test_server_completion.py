@@ -178,16 +178,6 @@ async def test_nothing_is_read_for_a_text_that_changes_at_once(session: Session)
     assert [request.prefix for request in session.held.prepared] == ["yy = "]
 
 
-async def test_typing_through_a_suggestion_sends_no_request(session: Session) -> None:
-    session.held.text = "foo(a, b)"
-    await session.ask("x = $0\n")
-    for typed, rest in [("f", "oo(a, b)"), ("foo", "(a, b)"), ("foo(a", ", b)")]:
-        answer = await session.ask(f"x = {typed}$0\n")
-        assert texts(answer) == [rest]
-        assert answer.at == 4 + len(typed)
-    assert len(session.held.asked) == 1
-
-
 async def test_typing_along_an_answer_that_was_not_sure_asks_again(session: Session) -> None:
     session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
     assert texts(await session.ask("x = $0\n")) == []
@@ -220,18 +210,6 @@ async def test_a_request_of_an_editor_has_no_absolute_path(session: Session, tmp
     [(_, request, _)] = session.held.asked
     assert request.path == "a b.py"
     assert str(tmp_path) not in repr(request)
-
-
-async def test_a_newer_request_ends_the_older_one_and_cancels_the_engine(session: Session) -> None:
-    old = session.ask("x = $0\n")
-    await session.until_asked(1)
-    new = session.ask("x = 1\ny = $0\n")
-    assert texts(await old) == []
-    await session.until_asked(2)
-    session.answer(1, "2")
-    assert texts(await new) == ["2"]
-    assert session.held.cancelled == [URI]
-    assert session.noted == ["superseded", ""]
 
 
 async def test_a_late_answer_moves_with_the_text_or_is_dropped(session: Session) -> None:
