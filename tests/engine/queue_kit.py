@@ -42,6 +42,16 @@ class Heard:
         assert isinstance(last, Done)
         return last.reason
 
+    def code(self) -> str:
+        last = self.last()
+        assert isinstance(last, Problem)
+        return last.code
+
+    def message(self) -> str:
+        last = self.last()
+        assert isinstance(last, Problem)
+        return last.message
+
     def candidates(self) -> list[Candidate]:
         return [event for event in self.all() if isinstance(event, Candidate)]
 
@@ -69,10 +79,11 @@ class Engine(Queue):
 def running_engine(
     load: Callable[[Callable[[str, float], None]], Filler] | None = None,
     *,
+    model: str = "toy",
     limits: Limits | None = None,
     clock: Clock | None = None,
 ) -> Iterator[Engine]:
-    usual = load or (lambda on_progress: toy_filler.load("toy", device="auto", threads=0, on_progress=on_progress))
+    usual = load or (lambda on_progress: toy_filler.load(model, device="auto", threads=0, on_progress=on_progress))
     engine = Engine(usual, limits, clock or Clock())
     engine.worker.start()
     try:

@@ -14,6 +14,7 @@ import torch
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.causal.layout import CausalInputs
 from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests import checkpoints
@@ -57,6 +58,7 @@ def test_the_live_draft_is_what_was_written_so_far(filler: CausalFiller, hole: H
 def written_plainly(filler: CausalFiller, asked: InfillRequest) -> Iterator[str]:
     """Yield the text of the likeliest draft after each of its tokens, without anything kept from one token to the next."""
     inputs, passes = filler.inputs(asked), filler.loaded.passes
+    assert isinstance(inputs, CausalInputs)
     vocabulary, prompt, ids = filler.loaded.vocabulary, inputs.prompt, list[int]()
     banned = [token for token in vocabulary.special if token != prompt.end]
     with torch.inference_mode():

@@ -259,29 +259,35 @@ def test_drafts_are_sent_only_on_request_and_at_intervals() -> None:
 )
 def test_one_bad_request_does_not_end_the_engine(script: dict[str, object], code: str, sentence: str) -> None:
     with running_engine() as engine:
-        problem = submit(engine, script)[1].last()
-        assert isinstance(problem, Problem)
-        assert (problem.code, problem.message.partition(";")[0]) == (code, sentence)
-        assert "secret" not in problem.message
+        events = submit(engine, script)[1]
+        assert (events.code(), events.message().partition(";")[0]) == (code, sentence)
+        assert "secret" not in events.message()
         assert submit(engine, {})[1].reason() == "finished"
 
 
+class Devices(list[str]):
+    """Loads a model on a GPU, or on the processor once this process lost its GPU; the devices on which it loaded one."""
+
+    model: type[ToyFiller] = ToyFiller
+
+    def load(self, _on_progress: OnProgress) -> ToyFiller:
+        self.append("cpu" if machine.lost_gpu() else "cuda")
+        return self.model(self[-1])
+
+
 @pytest.fixture
-def forgotten() -> Iterator[None]:
-    """Forget afterwards that this process lost a GPU."""
-    yield
+def devices() -> Iterator[Devices]:
+    yield Devices()
     machine.lose_gpu("")
 
 
-@pytest.mark.usefixtures("forgotten")
-def test_a_lost_gpu_ends_the_requests_and_the_next_one_runs_on_the_processor(tmp_path: Path) -> None:
-    devices = []
+def fails(*_: object) -> None:
+    """Fail as every call of a driver does after its first error."""
+    raise AcceleratorError("CUDA error: unspecified launch failure")
 
-    def load(_on_progress: OnProgress) -> ToyFiller:
-        devices.append("cpu" if machine.lost_gpu() else "cuda")
-        return ToyFiller(devices[-1])
 
-    with running_engine(load) as engine:
+def test_a_lost_gpu_ends_the_requests_and_the_next_one_runs_on_the_processor(devices: Devices, tmp_path: Path) -> None:
+    with running_engine(devices.load) as engine:
         stop = gate(tmp_path)
         other = submit(engine, {"steps": 9, "gate": str(stop.path)})[1]
         failing = submit(engine, {"raise": "AcceleratorError", "at": 1})[1]
@@ -294,72 +300,46 @@ def test_a_lost_gpu_ends_the_requests_and_the_next_one_runs_on_the_processor(tmp
     assert machine.lost_gpu() == "CUDA error: unspecified launch failure"
 
 
-@pytest.mark.usefixtures("forgotten")
-def test_a_gpu_that_is_lost_between_requests_does_not_end_the_engine() -> None:
-    devices = list[str]()
-
+def test_a_gpu_that_is_lost_between_requests_does_not_end_the_engine(devices: Devices) -> None:
     class Lost(ToyFiller):
         def foresee(self) -> None:
             if self.is_on_gpu:
-                raise AcceleratorError("CUDA error: unspecified launch failure")
+                fails()
 
-    def load(_on_progress: OnProgress) -> ToyFiller:
-        devices.append("cpu" if machine.lost_gpu() else "cuda")
-        return Lost(devices[-1])
-
-    with running_engine(load) as engine:
+    devices.model = Lost
+    with running_engine(devices.load) as engine:
         assert submit(engine, {})[1].reason() == "finished"
         wait_until(lambda: devices == ["cuda", "cpu"])
         assert submit(engine, {})[1].reason() == "finished"
 
 
-@pytest.mark.usefixtures("forgotten")
-def test_a_lost_gpu_s_memory_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver answers every call with the error of the first one that failed."""
-
-    def fails() -> None:
-        raise AcceleratorError("CUDA error: unspecified launch failure")
-
+def test_a_lost_gpu_s_memory_is_left_alone(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", fails)
-    with running_engine(lambda _: ToyFiller("cpu" if machine.lost_gpu() else "cuda")) as engine:
+    with running_engine(devices.load) as engine:
         assert isinstance(submit(engine, {"raise": "AcceleratorError"})[1].last(), Problem)
-        problem = submit(engine, {"raise": "MemoryError"})[1].last()
-        assert isinstance(problem, Problem)
-        assert problem.code == "out_of_memory"
+        assert submit(engine, {"raise": "MemoryError"})[1].code() == "out_of_memory"
         assert submit(engine, {})[1].reason() == "finished"
 
 
-def test_a_gpu_without_memory_is_not_lost() -> None:
-    with running_engine(lambda _: ToyFiller("cuda")) as engine:
-        problem = submit(engine, {"raise": "a GPU without memory"})[1].last()
-        assert isinstance(problem, Problem)
-        assert problem.code == "out_of_memory"
+def test_a_gpu_without_memory_is_not_lost(devices: Devices) -> None:
+    with running_engine(devices.load) as engine:
+        assert submit(engine, {"raise": "a GPU without memory"})[1].code() == "out_of_memory"
         assert submit(engine, {})[1].reason() == "finished"
-    assert machine.lost_gpu() == ""
+    assert (machine.lost_gpu(), devices) == ("", ["cuda"])
 
 
-@pytest.mark.usefixtures("forgotten")
-@pytest.mark.parametrize("error", ["OutOfMemoryError", "AcceleratorError"])
-def test_an_error_while_a_request_is_closed_does_not_end_the_engine(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error of the driver, every further call fails, too."""
-
-    def fails(_task: ToyTask) -> None:
-        raise AcceleratorError("CUDA error: unspecified launch failure")
-
-    devices = list[str]()
-
-    def load(_on_progress: OnProgress) -> ToyFiller:
-        devices.append("cpu" if machine.lost_gpu() else "cuda")
-        return ToyFiller(devices[-1])
-
-    with running_engine(load) as engine:
+@pytest.mark.parametrize(("error", "loaded"), [("OutOfMemoryError", ["cuda"]), ("AcceleratorError", ["cuda", "cpu"])])
+def test_an_error_while_a_request_is_closed_does_not_end_the_engine(
+    devices: Devices, error: str, loaded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_engine(devices.load) as engine:
         with monkeypatch.context() as patched:
             patched.setattr(ToyTask, "close", fails)
             assert submit(engine, {})[1].reason() == "finished"
             assert isinstance(submit(engine, {"raise": error})[1].last(), Problem)
         assert submit(engine, {})[1].reason() == "finished"
-    assert devices == ["cuda", "cpu"] if error == "AcceleratorError" else ["cuda"]
+    assert devices == loaded
 
 
 def test_caches_are_dropped_when_memory_runs_out() -> None:
@@ -370,38 +350,27 @@ def test_caches_are_dropped_when_memory_runs_out() -> None:
         assert model.trimmed == 1
 
 
-def test_a_model_that_fails_to_load_fails_waiting_and_later_requests(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("model", "reason", "is_logged"),
+    [
+        ("fails", "there is no checkpoint of that name", False),
+        ("no-memory", "there is not enough memory for it", True),
+        ("breaks", "a file is broken; the engine's log says where", True),
+    ],
+)
+def test_a_model_that_fails_to_load_fails_waiting_and_later_requests(
+    model: str, reason: str, is_logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "dg_lsp.engine")
-    with running_engine(
-        lambda on_progress: toy_filler.load("fails", device="auto", threads=0, on_progress=on_progress)
-    ) as engine:
-        problem = submit(engine, {})[1].last()
-        sentence = "the model could not be loaded: there is no checkpoint of that name"
-        assert problem == Problem("not_loaded", sentence)
+    with running_engine(model=model) as engine:
+        sentence = f"the model could not be loaded: {reason}"
+        assert submit(engine, {})[1].last() == Problem("not_loaded", sentence)
         assert engine.statuses[-1] == Status("failed", sentence)
         with pytest.raises(RefusalError, match=sentence):
             submit(engine, {})
     assert f"model failed: {sentence}" in caplog.messages
-    assert not any(record.exc_info for record in caplog.records)
-
-
-def test_an_unexpected_error_while_loading_is_logged_with_its_frames(caplog: pytest.LogCaptureFixture) -> None:
-    with running_engine(
-        lambda on_progress: toy_filler.load("breaks", device="auto", threads=0, on_progress=on_progress)
-    ) as engine:
-        problem = submit(engine, {})[1].last()
-    assert problem == Problem("not_loaded", "the model could not be loaded: a file is broken; the engine's log says where")
-    [record] = [record for record in caplog.records if record.exc_info]
-    assert record.getMessage() == "could not load the model"
-
-
-def test_a_model_too_large_for_memory_is_reported() -> None:
-    with running_engine(
-        lambda on_progress: toy_filler.load("no-memory", device="auto", threads=0, on_progress=on_progress)
-    ) as engine:
-        engine.order("load")
-        wait_until(lambda: engine.status.state == "failed")
-        assert engine.statuses[-1].message == "the model could not be loaded: there is not enough memory for it"
+    # An error that is not expected has its frames in the log.
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["could not load the model"] * is_logged
 
 
 def test_an_unloaded_model_is_loaded_again_for_the_next_request() -> None:
@@ -430,9 +399,7 @@ def test_the_time_after_a_failed_load_counts_from_the_failure() -> None:
 
 def test_a_waiting_job_meets_its_deadline_while_the_model_loads(tmp_path: Path) -> None:
     clock, door = Clock(), tmp_path / "door"
-    with running_engine(
-        lambda on_progress: toy_filler.load(f"gate:{door}", device="auto", threads=0, on_progress=on_progress), clock=clock
-    ) as engine:
+    with running_engine(model=f"gate:{door}", clock=clock) as engine:
         events = submit(engine, {}, ms=10)[1]
         wait_until(lambda: engine.status.state == "loading")
         clock.now += 1
