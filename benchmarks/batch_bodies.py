@@ -34,7 +34,8 @@ from typer.testing import CliRunner
 
 from dg_lsp.cli import main as cli
 from dg_lsp.core.values import InfillRequest
-from tests.batch.engines import Filling, connecting
+from tests.batch.engines import connecting
+from tests.fakes import Filling
 
 STUB = "raise NotImplementedError"
 LENGTHS = ((1, 1), (2, 3), (4, 8), (9, 10_000))

@@ -81,19 +81,30 @@ def connecting(make: Callable[[str], ReadyEngine]) -> Connector:
     return connect
 
 
-class ScriptedEngine:
-    """Answers every request with the prepared candidates, best first, and remembers what it was asked.
+Write = Callable[[InfillRequest], tuple[str, ...]]
 
-    A string is an answer for a request of one hole, a tuple of strings for one of several.
+
+class Filling:
+    """Fills each hole with a text, or all holes with the texts of a tuple or a function, and records its requests.
+
+    Several answers are candidates, best first.
     """
 
-    def __init__(self, *answers: str | tuple[str, ...]) -> None:
+    def __init__(self, *answers: str | tuple[str, ...] | Write) -> None:
         self.requests: list[InfillRequest] = []
-        self._texts = [(answer,) if isinstance(answer, str) else answer for answer in answers]
+        self.best = 0.9
+        self._answers = answers
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         self.requests.append(request)
-        return tuple(Candidate(texts, Calibrated(1 / (2 + idx))) for idx, texts in enumerate(self._texts))
+        n = request.budget.candidates + request.budget.spares
+        texts = [self._texts(answer, request) for answer in self._answers[:n]]
+        return tuple(Candidate(each, Calibrated(self.best / (idx + 1)), steps=4) for idx, each in enumerate(texts))
+
+    def _texts(self, answer: str | tuple[str, ...] | Write, request: InfillRequest) -> tuple[str, ...]:
+        if isinstance(answer, str):
+            return (answer,) * len(request.holes)
+        return answer if isinstance(answer, tuple) else answer(request)
 
 
 class FailingEngine:

@@ -1,4 +1,4 @@
-"""Engines for runs without a model: they answer at once and record their requests."""
+"""What connects a run to an engine without a model, and plans of files."""
 
 from __future__ import annotations
 
@@ -11,26 +11,6 @@ from dg_lsp.batch import discover, plan
 from dg_lsp.batch.api import Connect
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.client.port import Engine
-from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
-
-Write = Callable[[InfillRequest], tuple[str, ...]]
-
-
-class Filling:
-    """Fills each hole with a text, or each request with the texts of a function. Several texts are candidates, best first."""
-
-    def __init__(self, *answers: str | Write) -> None:
-        self.requests: list[InfillRequest] = []
-        self.best = 0.9
-        self._answers = answers
-
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        self.requests.append(request)
-        texts = [(answer,) * len(request.holes) if isinstance(answer, str) else answer(request) for answer in self._answers]
-        return tuple(
-            Candidate(text, Calibrated(self.best / (idx + 1)), steps=4)
-            for idx, text in enumerate(texts[: request.budget.candidates])
-        )
 
 
 def connecting(engine: Engine, models: list[str] | None = None) -> Connect:

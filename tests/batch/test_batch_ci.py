@@ -17,10 +17,9 @@ from dg_lsp.batch import plan
 from dg_lsp.batch.plan import Location, PlanError
 from dg_lsp.batch.report import patch_file
 from tests.batch.conftest import STUB
-from tests.batch.engines import Filling
 from tests.batch.test_batch_commands import FILLED, report, run
 from tests.engine.backends_kit import Recorder, serving
-from tests.fakes import FailingEngine
+from tests.fakes import FailingEngine, Filling
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

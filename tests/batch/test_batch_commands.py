@@ -16,8 +16,8 @@ from dg_lsp import is_interrupt
 from dg_lsp.cli import main as cli
 from dg_lsp.cli import progress
 from tests.batch.conftest import STUB
-from tests.batch.engines import Filling, connecting
-from tests.fakes import FailingEngine
+from tests.batch.engines import connecting
+from tests.fakes import FailingEngine, Filling
 
 FILLED = 'def f():\n    """Do."""\n    return 1\n'
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from dg_lsp.cli import main as cli
 from dg_lsp.core.values import InfillRequest
-from tests.batch.engines import Filling, connecting
+from tests.batch.engines import connecting
+from tests.fakes import Filling
 
 N_FILES = 60
 SOURCES = ("pytest", "rich", "typer", "hypothesis", "pygments")

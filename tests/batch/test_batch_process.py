@@ -27,7 +27,8 @@ import asyncio, sys
 from pathlib import Path
 from dg_lsp.cli import main as cli
 from dg_lsp.__main__ import main
-from tests.batch.engines import Filling, connecting
+from tests.batch.engines import connecting
+from tests.fakes import Filling
 
 class Endless:
     async def fill(self, request):

@@ -13,8 +13,9 @@ from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.core.values import InfillRequest
-from tests.batch.engines import Filling, connecting, planned
+from tests.batch.engines import connecting, planned
 from tests.batch.test_batch_verify import PYTEST, outcome
+from tests.fakes import Filling
 
 FAR = "# far away\n" * 200
 CALLER = 'def caller():\n    """Return twice `callee()`."""\n    ...\n\n\n'

@@ -18,7 +18,8 @@ from dg_lsp.batch.rounds import Rounds
 from dg_lsp.client.port import Engine, EngineError
 from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.pipeline import FileContext
-from tests.batch.engines import Filling, planned
+from tests.batch.engines import planned
+from tests.fakes import Filling
 
 STUB = 'def f():\n    """Do."""\n    ...\n\n\n'
 FAR = "# far away\n" * 200

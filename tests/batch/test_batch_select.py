@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.batch.conftest import STUB
-from tests.batch.engines import Filling
 from tests.batch.test_batch_commands import report, run
+from tests.fakes import Filling
 
 CLASS = 'class C:\n    def f(self):\n        """Do."""\n        ...\n\n    def g(self):\n        """Do."""\n        ...\n'
 

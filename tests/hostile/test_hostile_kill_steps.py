@@ -23,7 +23,8 @@ import json, os, resource, signal, sys
 from pathlib import Path
 from dg_lsp.cli import main as cli
 from dg_lsp.batch import check, api, journal, keep, plan, report, scratch, write
-from tests.batch.engines import Filling, connecting
+from tests.batch.engines import connecting
+from tests.fakes import Filling
 
 root, stub, arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 CHANGES = {"os.rename", "os.remove", "os.chmod", "os.chown", "os.setxattr", "tempfile.mkstemp", "os.mkdir"}

@@ -17,7 +17,8 @@ from dg_lsp.batch import api as batch_api
 from dg_lsp.batch.options import Options
 from dg_lsp.client import engine as engines
 from dg_lsp.client.port import EngineError
-from tests.batch.engines import Filling, connecting
+from tests.batch.engines import connecting
+from tests.fakes import Filling
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

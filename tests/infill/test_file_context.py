@@ -16,7 +16,8 @@ from dg_lsp.batch.options import Options
 from dg_lsp.cli import main as cli
 from dg_lsp.core.values import Document, InfillRequest, Snippet
 from dg_lsp.infill.workspace import ContextReader, RepositoryIndex
-from tests.batch.engines import Filling, connecting
+from tests.batch.engines import connecting
+from tests.fakes import Filling
 from tests.patience import PATIENCE_S
 
 TEXT = (

@@ -14,7 +14,7 @@ from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest,
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 from tests import marked
-from tests.fakes import FailingEngine, ScriptedEngine, drawn
+from tests.fakes import FailingEngine, Filling, drawn
 
 ROWS = marked.rows(Path(__file__).with_name("pipeline.txt"))
 
@@ -31,13 +31,13 @@ def infilled(engine: Any, text: str, settings: FileContext | None = None) -> tup
 
 
 def test_suggestions_come_best_first() -> None:
-    answer, texts = infilled(ScriptedEngine("one", "two"), "x = ⟦⟧\n")
+    answer, texts = infilled(Filling("one", "two"), "x = ⟦⟧\n")
     assert texts == ["x = one\n", "x = two\n"]
     assert answer.reason == ""
 
 
 def test_several_holes_are_one_request() -> None:
-    engine = ScriptedEngine(("1", "2"))
+    engine = Filling(("1", "2"))
     _, texts = infilled(engine, "x = ⟦⟧\ny = ⟦⟧\n")
     assert texts == ["x = 1\ny = 2\n"]
     assert [len(request.holes) for request in engine.requests] == [2]
@@ -65,27 +65,27 @@ def test_holes_know_what_the_code_after_them_needs(uri: str, language: str, mark
 
 
 def test_dropped_candidates_have_reasons() -> None:
-    answer, texts = infilled(ScriptedEngine("f(", "", "1 ", "g("), "x = ⟦⟧\n")
+    answer, texts = infilled(Filling("f(", "", "1 ", "g("), "x = ⟦⟧\n")
     assert texts == ["x = 1\n"]
     assert answer.dropped == ("adds a syntax error", "is blank", "adds a syntax error")
 
 
 def test_a_dropped_candidate_is_replaced_by_a_worse_one() -> None:
-    engine = ScriptedEngine("f(", "", "1", "2", "3")
+    engine = Filling("f(", "", "1", "2", "3")
     _, texts = infilled(engine, "x = ⟦⟧\n", FileContext(budget=Budget(candidates=2)))
     assert texts == ["x = 1\n", "x = 2\n"]
     assert [request.budget for request in engine.requests] == [Budget(candidates=2, spares=pipeline.SPARES)]
 
 
 def test_candidates_with_equal_edits_are_merged() -> None:
-    _, texts = infilled(ScriptedEngine("1", "1  ", "2"), "x = ⟦⟧\n")
+    _, texts = infilled(Filling("1", "1  ", "2"), "x = ⟦⟧\n")
     assert texts == ["x = 1\n", "x = 2\n"]
 
 
 def test_a_name_that_another_file_may_bind_ranks_last() -> None:
     document, holes = drawn("function f(x) {\n  return ⟦⟧;\n}\n", language="javascript")
     for is_file, order in ((True, ["x", "x + 1", "y"]), (False, ["y", "x", "x + 1"])):
-        engine = ScriptedEngine("y", "x", "x + 1")
+        engine = Filling("y", "x", "x + 1")
         answer = asyncio.run(pipeline.infill(engine, document, holes, THREE, syntax=syntax.of(document), is_file=is_file))
         assert [suggestion.edits[0].text for suggestion in answer.suggestions] == order
 
@@ -111,14 +111,14 @@ def test_the_best_texts_of_holes_that_were_filled_in_turn_come_first_or_there_is
 
 
 def test_no_suggestion_has_a_reason() -> None:
-    answer, _ = infilled(ScriptedEngine("f(", "g(", ""), "x = ⟦⟧\n")
+    answer, _ = infilled(Filling("f(", "g(", ""), "x = ⟦⟧\n")
     assert answer.reason == "the answer adds a syntax error; another is blank"
-    answer, _ = infilled(ScriptedEngine(), "x = ⟦⟧\n")
+    answer, _ = infilled(Filling(), "x = ⟦⟧\n")
     assert answer.reason == "the model has no answer"
 
 
 def test_the_engine_is_asked_as_the_settings_say() -> None:
-    engine = ScriptedEngine("1")
+    engine = Filling("1")
     snippet = Snippet("b.py", "y = 2\n")
     settings = FileContext(window_chars=5, budget=Budget(ms=7, candidates=2), seed=3, path="a.py", related=(snippet,))
     infilled(engine, "a = 1\nb = 2\nx = ⟦⟧\n", settings)
@@ -134,7 +134,7 @@ def test_a_request_shows_the_paragraphs_that_resemble_the_lines_around_its_place
     text = "alpha()\n" + "\n" * 4 + "gamma()\n⟦⟧\n"
 
     def shown(related_chars: int = 6_000) -> list[str]:
-        engine = ScriptedEngine("1")
+        engine = Filling("1")
         infilled(engine, text, FileContext(nearby=nearby, related_chars=related_chars))
         return [snippet.path for snippet in engine.requests[0].related]
 
@@ -143,7 +143,7 @@ def test_a_request_shows_the_paragraphs_that_resemble_the_lines_around_its_place
 
 
 def test_without_a_hole_no_request_is_sent() -> None:
-    engine = ScriptedEngine("1")
+    engine = Filling("1")
     assert infilled(engine, "x = 1\n") == (InfillAnswer(), [])
     assert engine.requests == []
 
@@ -156,7 +156,7 @@ def test_an_engine_s_failure_is_the_caller_s_to_tell() -> None:
 def test_holes_that_overlap_are_refused() -> None:
     holes = [Hole(Span(0, 2), "cursor"), Hole(Span(1, 3), "cursor")]
     with pytest.raises(ValueError, match="overlap"):
-        asyncio.run(pipeline.infill(ScriptedEngine(), Document("", "", "abc"), holes, FileContext()))
+        asyncio.run(pipeline.infill(Filling(), Document("", "", "abc"), holes, FileContext()))
 
 
 def test_a_window_has_text() -> None:
@@ -200,5 +200,5 @@ def test_holes_of_a_document_are_filled(language: str, text: str, answer: str, e
     document = Document("", language, text)
     tree = syntax.of(document)
     holes_of_document = holes.in_document(document, tree, frozenset({"bodies", "markers"}))
-    result = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, holes_of_document, FileContext(), syntax=tree))
+    result = asyncio.run(pipeline.infill(Filling(answer), document, holes_of_document, FileContext(), syntax=tree))
     assert apply(text, result.suggestions[0].edits) == expected

@@ -77,11 +77,6 @@ def done(what: str, text: str, engine: Answering, language: str = "python") -> t
     return values.apply(document.text, result.edits), result
 
 
-def test_a_body_is_filled() -> None:
-    text, _ = done("body", "def f(a):\n    $0raise NotImplementedError\n", Answering("return a"))
-    assert text == "def f(a):\n    return a\n"
-
-
 @pytest.mark.parametrize(
     ("confidence", "caution"),
     [
@@ -96,11 +91,6 @@ def test_an_uncertain_fill_has_a_caution(confidence: Confidence, caution: str) -
     _, result = done("body", "def f(a):\n    $0raise NotImplementedError\n", engine)
     assert result.caution(Threshold(0.15, n_best=1)) == caution
     assert bool(caution) is not is_sure(confidence, Threshold(0.15, n_best=1))
-
-
-def test_a_pass_that_nothing_describes_is_filled_on_its_line() -> None:
-    text, result = done("body", "def f(a):\n    $0pass\n", Answering("return a"))
-    assert (text, result.reasons) == ("def f(a):\n    return a\n", ())
 
 
 def test_several_holes_of_one_window_are_one_request() -> None:
@@ -121,11 +111,6 @@ def test_holes_that_fail_together_are_retried_one_by_one() -> None:
     assert result.reasons
 
 
-def test_a_selection_is_regenerated() -> None:
-    text, _ = done("regenerate", "x = $0f(a)$0 + 1\n", Answering("g(b)"))
-    assert text == "x = g(b) + 1\n"
-
-
 def test_repair_keeps_only_answers_that_reduce_syntax_errors() -> None:
     text, _ = done("repair", "def f(:$0\n    return 1\n", Answering("):", "def f():\n    return 1"))
     document = Document("file:///a", "python", text)
@@ -137,9 +122,10 @@ def test_repair_keeps_only_answers_that_reduce_syntax_errors() -> None:
     assert result.reasons
 
 
-@pytest.mark.parametrize(("text", "language", "answer", "expected"), ROWS["docstrings"])
-def test_a_docstring_is_written_at_the_place_of_the_language(text: str, language: str, answer: str, expected: str) -> None:
-    assert done("docstring", text, Answering(answer), language)[0] == expected
+@pytest.mark.parametrize(("what", "text", "language", "answer", "expected"), ROWS["actions"])
+def test_what_an_action_makes_of_an_answer(what: str, text: str, language: str, answer: str, expected: str) -> None:
+    filled, result = done(what, text, Answering(answer), language)
+    assert (filled, result.reasons) == (expected, ())
 
 
 def test_an_action_without_a_hole_gives_a_reason() -> None:
