@@ -10,8 +10,17 @@ import pytest
 import torch
 
 from dg_lsp.engine.model import matmul
-from dg_lsp.engine.model.matmul import LARGEST, ZERO, Int8Matrix, Quantised, QuantisedRows, quantised, quantised_rows
-from dg_lsp.engine.model.weights.llama import Inputs, matrix
+from dg_lsp.engine.model.matmul import (
+    LARGEST,
+    ZERO,
+    Inputs,
+    Int8Matrix,
+    Quantised,
+    QuantisedRows,
+    matrix,
+    quantised,
+    quantised_rows,
+)
 
 pytestmark = pytest.mark.skipif(not matmul.int8_is_supported(), reason="this processor has no instructions for 8-bit products")
 
@@ -31,14 +40,14 @@ def test_products_are_those_of_the_integers(n: int) -> None:
     weight = quantised(torch.randn(48, 96, generator=torch.Generator().manual_seed(1)))
     rows = quantised_rows(rows_of(n, 96))
     exact = (rows.values.double() - ZERO) @ weight.values.double().t() * weight.scales.double().t()
-    torch.testing.assert_close(Int8Matrix(weight).times(rows).double(), exact, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(Int8Matrix(weight).product(rows).double(), exact, rtol=1e-6, atol=1e-6)
 
 
 def test_largest_values_do_not_overflow() -> None:
     full = torch.full((40, 4864), LARGEST, dtype=torch.int8)
     for sign in (1, -1):
         rows = QuantisedRows((sign * full[:3].short() + ZERO).to(torch.uint8), torch.ones(3, 1))
-        products = Int8Matrix(Quantised(full, torch.ones(40, 1))).times(rows)
+        products = Int8Matrix(Quantised(full, torch.ones(40, 1))).product(rows)
         assert torch.equal(products, torch.full((3, 40), sign * LARGEST**2 * 4864.0))
 
 
@@ -58,7 +67,7 @@ def test_no_product_takes_the_reference_code(instructions: str) -> None:
         "import torch",
         "from dg_lsp.engine.model import matmul",
         "matrix = matmul.Int8Matrix(matmul.quantised(torch.randn(48, 64)))",
-        "for n in (1, 2, 16, 64): matrix.times(matmul.quantised_rows(torch.randn(n, 64)))",
+        "for n in (1, 2, 16, 64): matrix.product(matmul.quantised_rows(torch.randn(n, 64)))",
     ]
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": instructions, "ONEDNN_VERBOSE": "profile_exec"}
     log = subprocess.run(
@@ -118,7 +127,7 @@ def test_processors_without_the_instructions_are_recognised(monkeypatch: pytest.
         assert not matmul.int8_is_supported()
     matmul.int8_is_supported.cache_clear()
     with monkeypatch.context() as patch:  # a torch whose operations compute something else
-        patch.setattr(Int8Matrix, "times", lambda _matrix, rows: rows.values.float().sum(-1, keepdim=True).expand(-1, 32))
+        patch.setattr(Int8Matrix, "product", lambda _matrix, rows: rows.values.float().sum(-1, keepdim=True).expand(-1, 32))
         assert not matmul.int8_is_supported()
     matmul.int8_is_supported.cache_clear()
     assert matmul.int8_is_supported()

@@ -10,9 +10,7 @@ import torch.nn.functional as F
 
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.model import matmul
-from dg_lsp.engine.model.matmul import Kind
-from dg_lsp.engine.model.weights import llama
-from dg_lsp.engine.model.weights.llama import Inputs
+from dg_lsp.engine.model.matmul import Inputs, Kind
 
 needs_onednn = pytest.mark.skipif(matmul.best_kind() == "plain", reason="this processor or this torch has no oneDNN products")
 needs_16_bits = pytest.mark.skipif(
@@ -31,7 +29,7 @@ def matrices(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 @torch.inference_mode()
 def test_products_equal_torchs_own(kind: Kind, tolerance: float, n_tokens: int) -> None:
     weight, inputs = matrices((96, 64), (n_tokens, 64))
-    actual = llama.matrix(weight, kind).times(Inputs(8 * inputs))
+    actual = matmul.matrix(weight, kind).times(Inputs(8 * inputs))
     assert actual.dtype is torch.float32
     torch.testing.assert_close(actual, 8 * inputs @ weight.t(), atol=tolerance, rtol=tolerance)
 

@@ -32,11 +32,11 @@ from dg_lsp.engine.model import fit, gpu, matmul, memory
 from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.gpu import GpuPasses, Operations
 from dg_lsp.engine.model.llama import Llama
+from dg_lsp.engine.model.matmul import Weight
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM
 from dg_lsp.engine.model.weights import checkpoint
-from dg_lsp.engine.model.weights.llama import Weight
 
 MOST_WRITTEN = 4  # of the last answers, from which the next one's tokens are predicted
 FIRST_SHARE = 0.3  # of the time for an answer, in which text is read for it; a longer window follows when nothing happens

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from dg_lsp.engine.model import cores, fit, matmul
 from dg_lsp.engine.model.fit import LlamaSizes
-from dg_lsp.engine.model.matmul import Quantised, additive, attention_over, with_past
+from dg_lsp.engine.model.matmul import ALL, Inputs, Quantised, Weight, additive, attention_over, with_past
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.weights.llama import ALL, GemmaNorms, Head, Inputs, Weight, embedded, layer_of, norm_of, rotations
+from dg_lsp.engine.model.weights.llama import GemmaNorms, Head, embedded, layer_of, norm_of, rotations
 
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -42,19 +43,6 @@ EXPLAINED: dict[Kind, str] = {
 
 X86 = ("x86_64", "amd64")
 SCORES = 1 << 19  # of a block of `attention_in_blocks`; with more, 2 MB in all, some shapes take twice as long
-
-
-class OneDnnMatrix:
-    """A matrix in oneDNN's own layout. In bfloat16, it is multiplied in 16 bits and summed in 32."""
-
-    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous(), 64)
-
-    def times(self, inputs: Tensor) -> Tensor:
-        """Return the products [N, O] of inputs [N, I], in 32 bits."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs.to(self.dtype), self.weight, None, "none", [], "")
-        return result.float()
 
 
 @functools.cache
@@ -134,7 +122,7 @@ def _computes(dtype: torch.dtype = torch.float32, error: float = 1e-4) -> bool:
     """
     weight, inputs = (torch.linspace(-1.0, 1.0, 64).view(8, 8).roll(turns, 0) for turns in range(2))
     try:
-        products = OneDnnMatrix(weight, dtype).times(inputs)
+        products = OneDnnMatrix(weight, dtype).times(Inputs(inputs))
     except (AttributeError, RuntimeError, TypeError):
         return False
     exact = inputs @ weight.t()
@@ -211,6 +199,9 @@ class QuantisedRows(NamedTuple):
     scales: Tensor
 
 
+Weight = Tensor | Quantised
+
+
 def quantised(weight: Tensor) -> Quantised:
     """Return a weight matrix [N, I] in 8 bits, with one scale per row."""
     scales = _scales(weight)
@@ -234,23 +225,6 @@ def _scales(rows: Tensor) -> Tensor:
     return rows.abs().amax(-1, keepdim=True).mul_(1 / LARGEST).clamp_(min=LEAST_SCALE)
 
 
-class Int8Matrix:
-    """A weight matrix [O, I] in 8 bits, in oneDNN's own layout."""
-
-    def __init__(self, weight: Quantised) -> None:
-        self.shape = tuple(weight.values.shape)
-        self._scales = weight.scales.reshape(-1).contiguous()
-        self._zeros = torch.zeros(len(self._scales), dtype=torch.long)
-        self._weight: Tensor = torch.ops.onednn.qlinear_prepack(weight.values.contiguous(), None)
-
-    def times(self, rows: QuantisedRows) -> Tensor:
-        """Return the products [N, O] of quantised rows [N, I], in 32 bits, before they are multiplied by the rows' scales."""
-        result: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rows.values, 1.0, ZERO, self._weight, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-        return result
-
-
 @functools.cache
 def int8_is_supported() -> bool:
     """Return whether this processor has instructions for 8-bit products, and torch has correct operations for them."""
@@ -265,7 +239,167 @@ def int8_is_supported() -> bool:
     values[::2, ::3] = -LARGEST
     rows = QuantisedRows((values[:3].short() + ZERO).to(torch.uint8), torch.ones(3, 1))
     try:
-        products = Int8Matrix(Quantised(values, torch.ones(32, 1))).times(rows)
+        products = Int8Matrix(Quantised(values, torch.ones(32, 1))).product(rows)
     except (AttributeError, RuntimeError, TypeError):
         return False
     return torch.equal(products, values[:3].float() @ values.float().t())
+
+
+# --- Weight matrices, each in the form that its products need
+
+
+ALL = slice(None)  # rows
+
+
+class Matrix:
+    """A weight matrix [O, I] in the form that its products need."""
+
+    @abstractmethod
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return numbers [N, O], and the factors [N, 1] by which they become the products, or None for one."""
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        result = self.unscaled(inputs)[0]
+        return result if more is None else result + more
+
+
+class Inputs:
+    """Rows [N, I] in 32 bits, to multiply by `factors` [N, 1].
+
+    They are quantised once, for all matrices in 8 bits that read them. A factor changes only the scale of a quantised row, so
+    the rows themselves are multiplied only if a matrix needs them wide. The `fine` rows are quantised in 16 bits: 8 bits, and
+    8 bits of the remainder as another row at the end.
+    """
+
+    def __init__(self, rows: Tensor, factors: Tensor | None = None, fine: slice | None = None) -> None:
+        self._rows, self._factors, self.fine = rows, factors, fine
+        self.n_rows = rows.shape[0]  # `len` of a tensor takes as long as a small operation
+        self._quantised: QuantisedRows | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows in 32 bits, times their factors."""
+        if self._factors is not None:
+            self._rows, self._factors = self._rows * self._factors, None
+        return self._rows
+
+    @property
+    def quantised(self) -> QuantisedRows:
+        """The rows in 8 bits."""
+        if self._quantised is None:
+            values, scales = quantised_rows(self._rows)
+            if self.fine is not None:
+                more = remainders(*(_of(one, self.fine) for one in (self._rows, values, scales)))
+                if self._factors is not None:
+                    more.scales.mul_(_of(self._factors, self.fine))
+            if self._factors is not None:
+                scales.mul_(self._factors)
+            if self.fine is not None:
+                values, scales = torch.cat([values, more.values]), torch.cat([scales, more.scales])
+            self._quantised = QuantisedRows(values, scales)
+        return self._quantised
+
+
+def _of(rows: Tensor, some: slice) -> Tensor:
+    """Return some rows. An index that takes all of them is a small operation too."""
+    return rows if some == ALL else rows[some]
+
+
+class JoinedInputs(Inputs):
+    """Blocks of rows that were made one after another, because the steps of a block find it in the processor's cache."""
+
+    def __init__(self, blocks: Sequence[Inputs], fine: slice | None) -> None:
+        self._blocks, self.fine, self.n_rows = blocks, fine, sum(block.n_rows for block in blocks)
+
+    @property
+    def rows(self) -> Tensor:
+        return torch.cat([block.rows for block in self._blocks])
+
+    @property
+    def quantised(self) -> QuantisedRows:
+        parts = [(block.quantised, block.n_rows) for block in self._blocks]
+        values = [part.values[:n] for part, n in parts] + [part.values[n:] for part, n in parts]
+        scales = [part.scales[:n] for part, n in parts] + [part.scales[n:] for part, n in parts]
+        return QuantisedRows(torch.cat(values), torch.cat(scales))
+
+
+class WideMatrix(Matrix):
+    """A matrix for torch's own product, on any device."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        return F.linear(inputs.rows.to(self.weight.dtype), self.weight).float(), None
+
+
+class NarrowMatrix(Matrix):
+    """A matrix in 8 bits whose inputs have 16, on any device. `gpu` multiplies by it without widening it as a whole."""
+
+    def __init__(self, narrow: Quantised) -> None:
+        self.narrow = narrow
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        return WideMatrix(self.narrow.dense().bfloat16()).unscaled(inputs)
+
+
+class Int8Matrix(Matrix):
+    """A matrix in 8 bits in oneDNN's own layout, with scales by row for its inputs."""
+
+    def __init__(self, weight: Quantised) -> None:
+        self._scales = weight.scales.reshape(-1).contiguous()
+        self._zeros = torch.zeros(len(self._scales), dtype=torch.long)
+        self._weight: Tensor = torch.ops.onednn.qlinear_prepack(weight.values.contiguous(), None)
+
+    def product(self, rows: QuantisedRows) -> Tensor:
+        """Return the products [N, O] of quantised rows [N, I], in 32 bits, before they are multiplied by the rows' scales."""
+        result: Tensor = torch.ops.onednn.qlinear_pointwise(
+            rows.values, 1.0, ZERO, self._weight, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return result
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        rows = inputs.quantised
+        result = self.product(rows)
+        if inputs.fine is not None:
+            result.mul_(rows.scales)
+            whole, remainders = result[: inputs.n_rows], result[inputs.n_rows :]
+            _of(whole, inputs.fine).add_(remainders)
+            return whole if more is None else whole + more
+        return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        rows = inputs.quantised
+        return self.product(rows), rows.scales
+
+
+class OneDnnMatrix(Matrix):
+    """A matrix in oneDNN's own layout. In bfloat16, it is multiplied in 16 bits and summed in 32."""
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous(), 64)
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        # oneDNN generates code for each number of rows, which takes longer than a small product.
+        rows = with_rows(inputs.rows, padded(inputs.n_rows)).to(self._dtype)
+        products: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, None, "none", [], "")
+        return products.float()[: inputs.n_rows], None
+
+
+def matrix(weight: Weight, kind: Kind) -> Matrix:
+    """Return a weight matrix [O, I] in the form for this kind of product."""
+    cased = for_kind(weight, kind)
+    if isinstance(cased, Quantised):
+        return NarrowMatrix(cased) if kind == "int8-weights" else Int8Matrix(cased)
+    if kind == "plain":
+        return WideMatrix(cased)
+    return OneDnnMatrix(cased, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
+
+
+def for_kind(weight: Weight, kind: Kind) -> Weight:
+    """Return a weight in the form in which several can be concatenated."""
+    if kind in NARROW:
+        return weight if isinstance(weight, Quantised) else quantised(weight.float())
+    return weight.dense() if isinstance(weight, Quantised) else weight

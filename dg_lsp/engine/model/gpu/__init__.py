@@ -23,10 +23,10 @@ from torch import Tensor
 
 from dg_lsp.core.place import last_line
 from dg_lsp.engine.model.fit import LlamaSizes
-from dg_lsp.engine.model.matmul import Quantised, additive, attention_over, quantised
+from dg_lsp.engine.model.matmul import NarrowMatrix, Quantised, Weight, WideMatrix, additive, attention_over, quantised
 from dg_lsp.engine.model.prefix_cache import KV, put
 from dg_lsp.engine.model.recording import ROWS, Inputs
-from dg_lsp.engine.model.weights.llama import Layer, Linear, NarrowMatrix, Weight, WideMatrix, embedded, rotations
+from dg_lsp.engine.model.weights.llama import Layer, Linear, embedded, rotations
 
 log = logging.getLogger("dg_lsp.engine")
 

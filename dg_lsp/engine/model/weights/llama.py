@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.fit import VOCABULARY_SLICE, LlamaSizes
-from dg_lsp.engine.model.matmul import Int8Matrix, OneDnnMatrix, Quantised, QuantisedRows, quantised, with_rows
+from dg_lsp.engine.model.matmul import Inputs, JoinedInputs, Matrix, Quantised, Weight, for_kind, matrix, quantised
 from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.engine.model.weights.checkpoint import CONFIG, WIDE, CheckpointError, Stored
 from dg_lsp.engine.model.weights.fetch import Meter
@@ -41,8 +40,6 @@ _UNUSED = re.compile(
     r"|model\.decoder\.(self_conditioning\.|layers\.\d+\.(layer_scalar|router|experts|pre_feedforward_layernorm_2)\b).*"
     r"|model\.encoder\.(embed_vision|vision_tower)\..*"
 )
-
-Weight = Tensor | Quantised
 
 
 def is_quantised(folder: Path, values: Mapping[str, Any]) -> bool:
@@ -135,141 +132,6 @@ def _finite(name: str, tensor: Tensor) -> Tensor:
 
 
 BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
-ALL = slice(None)  # rows
-
-
-class Matrix:
-    """A weight matrix [O, I] in the form that its products need."""
-
-    @abstractmethod
-    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Return numbers [N, O], and the factors [N, 1] by which they become the products, or None for one."""
-
-    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
-        result = self.unscaled(inputs)[0]
-        return result if more is None else result + more
-
-
-class Inputs:
-    """Rows [N, I] in 32 bits, to multiply by `factors` [N, 1].
-
-    They are quantised once, for all matrices in 8 bits that read them. A factor changes only the scale of a quantised row, so
-    the rows themselves are multiplied only if a matrix needs them wide. The `fine` rows are quantised in 16 bits: 8 bits, and
-    8 bits of the remainder as another row at the end.
-    """
-
-    def __init__(self, rows: Tensor, factors: Tensor | None = None, fine: slice | None = None) -> None:
-        self._rows, self._factors, self.fine = rows, factors, fine
-        self.n_rows = rows.shape[0]  # `len` of a tensor takes as long as a small operation
-        self._quantised: QuantisedRows | None = None
-
-    @property
-    def rows(self) -> Tensor:
-        """The rows in 32 bits, times their factors."""
-        if self._factors is not None:
-            self._rows, self._factors = self._rows * self._factors, None
-        return self._rows
-
-    @property
-    def quantised(self) -> QuantisedRows:
-        """The rows in 8 bits."""
-        if self._quantised is None:
-            values, scales = matmul.quantised_rows(self._rows)
-            if self.fine is not None:
-                more = matmul.remainders(*(_of(one, self.fine) for one in (self._rows, values, scales)))
-                if self._factors is not None:
-                    more.scales.mul_(_of(self._factors, self.fine))
-            if self._factors is not None:
-                scales.mul_(self._factors)
-            if self.fine is not None:
-                values, scales = torch.cat([values, more.values]), torch.cat([scales, more.scales])
-            self._quantised = QuantisedRows(values, scales)
-        return self._quantised
-
-
-def _of(rows: Tensor, some: slice) -> Tensor:
-    """Return some rows. An index that takes all of them is a small operation too."""
-    return rows if some == ALL else rows[some]
-
-
-class JoinedInputs(Inputs):
-    """Blocks of rows that were made one after another, because the steps of a block find it in the processor's cache."""
-
-    def __init__(self, blocks: Sequence[Inputs], fine: slice | None) -> None:
-        self._blocks, self.fine, self.n_rows = blocks, fine, sum(block.n_rows for block in blocks)
-
-    @property
-    def rows(self) -> Tensor:
-        return torch.cat([block.rows for block in self._blocks])
-
-    @property
-    def quantised(self) -> QuantisedRows:
-        parts = [(block.quantised, block.n_rows) for block in self._blocks]
-        values = [part.values[:n] for part, n in parts] + [part.values[n:] for part, n in parts]
-        scales = [part.scales[:n] for part, n in parts] + [part.scales[n:] for part, n in parts]
-        return QuantisedRows(torch.cat(values), torch.cat(scales))
-
-
-class WideMatrix(Matrix):
-    """A matrix for torch's own product, on any device."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
-
-    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        return F.linear(inputs.rows.to(self.weight.dtype), self.weight).float(), None
-
-
-class NarrowMatrix(Matrix):
-    """A matrix in 8 bits whose inputs have 16, on any device. `gpu` multiplies by it without widening it as a whole."""
-
-    def __init__(self, narrow: Quantised) -> None:
-        self.narrow = narrow
-
-    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        return WideMatrix(self.narrow.dense().bfloat16()).unscaled(inputs)
-
-
-class ByRow(Matrix):
-    """A matrix in 8 bits, with scales by row for its inputs."""
-
-    def __init__(self, weight: Quantised) -> None:
-        self._matrix = Int8Matrix(weight)
-
-    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
-        rows = inputs.quantised
-        result = self._matrix.times(rows)
-        if inputs.fine is not None:
-            result.mul_(rows.scales)
-            whole, remainders = result[: inputs.n_rows], result[inputs.n_rows :]
-            _of(whole, inputs.fine).add_(remainders)
-            return whole if more is None else whole + more
-        return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
-
-    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        rows = inputs.quantised
-        return self._matrix.times(rows), rows.scales
-
-
-class OneDnn(Matrix):
-    """A matrix in oneDNN's layout, in 32 or 16 bits."""
-
-    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
-        self._matrix = OneDnnMatrix(weight, dtype)
-
-    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        rows = inputs.rows
-        # oneDNN generates code for each number of rows, which takes longer than a small product.
-        return self._matrix.times(with_rows(rows, matmul.padded(len(rows))))[: len(rows)], None
-
-
-def matrix(weight: Weight, kind: matmul.Kind) -> Matrix:
-    """Return a weight matrix [O, I] in the form for this kind of product."""
-    cased = _cased(weight, kind)
-    if isinstance(cased, Quantised):
-        return NarrowMatrix(cased) if kind == "int8-weights" else ByRow(cased)
-    return WideMatrix(cased) if kind == "plain" else OneDnn(cased, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +223,7 @@ def layer_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int, kind:
     start = f"model.layers.{index}."
 
     def linear(*names: str, order: Tensor | None = None) -> Linear:
-        whole = _concatenated([_cased(weights[f"{start}{name}.weight"], kind) for name in names])
+        whole = _concatenated([for_kind(weights[f"{start}{name}.weight"], kind) for name in names])
         biases = [_wide(bias) for name in names if (bias := weights.get(f"{start}{name}.bias")) is not None]
         bias = torch.cat(biases) if biases else None
         if order is not None:
@@ -424,13 +286,6 @@ def rotations(sizes: LlamaSizes, n_positions: int, theta: float = 0.0, turned: f
     frequencies[int(turned * sizes.head_dim // 2) :] = 0.0
     angles = torch.arange(n_positions, dtype=torch.float)[:, None] * frequencies
     return torch.complex(angles.cos(), angles.sin())
-
-
-def _cased(weight: Weight, kind: matmul.Kind) -> Weight:
-    """Return a weight in the form in which several can be concatenated."""
-    if kind in matmul.NARROW:
-        return weight if isinstance(weight, Quantised) else matmul.quantised(weight.float())
-    return weight.dense() if isinstance(weight, Quantised) else weight
 
 
 def _values(weight: Weight) -> Tensor:
