@@ -25,8 +25,7 @@ from dg_lsp.engine.diffusion.fixed_step import MAX_BUCKETS, FixedSteps, LocalDec
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import fit, memory
-from dg_lsp.engine.model.fit import canvas_token_bytes, logit_bytes
-from dg_lsp.engine.model.memory import Cost
+from dg_lsp.engine.model.fit import Cost
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph, Work
 from dg_lsp.engine.model.recovery import is_out_of_memory
@@ -140,7 +139,7 @@ def test_the_buckets_are_bounded_in_number_and_bytes(passes: Passes) -> None:
 def test_a_card_of_24_gb_has_room_for_the_longest_prefix_in_fixed_buffers() -> None:
     """The 26B model in 4 bits, with four greedy rows of 64 positions."""
     free = page.free_on(24) - fit.needs(PUBLISHED, "int4").weights
-    cost = Cost(PUBLISHED.kv_per_token * 2, canvas_token_bytes(PUBLISHED, 2), logit_bytes(PUBLISHED))
+    cost = Cost.of(PUBLISHED, 2)
     rows = [Row((20,) * 64, (True,) * 64, 9)] * 4
     n_bytes = bucket_of(a_denoiser(rows), range(4), 7168).n_bytes(cost)
     reserved = memory.cache_bytes(free, 7168 * cost.prefix_token, 0)

@@ -16,8 +16,8 @@ from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.memory import Cost, rows_that_fit
+from dg_lsp.engine.model.fit import Cost, machine
+from dg_lsp.engine.model.memory import rows_that_fit
 from tests.engine.engine_kit import finish
 
 MIB = 1024 * 1024

@@ -27,8 +27,8 @@ from dg_lsp.engine.diffusion.denoise import STATE, CanvasState, Denoiser, advanc
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import memory, prefix_cache
-from dg_lsp.engine.model.fit import VOCABULARY_SLICE
-from dg_lsp.engine.model.memory import MASK_BYTES, Cost
+from dg_lsp.engine.model.fit import VOCABULARY_SLICE, Cost
+from dg_lsp.engine.model.memory import MASK_BYTES
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import Pool, Recorder, StepGraph, padded, to_device
 

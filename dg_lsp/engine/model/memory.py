@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dg_lsp.engine.model.fit import Geometry, canvas_token_bytes, logit_bytes, machine
+from dg_lsp.engine.model.fit import Cost, Geometry, machine
 from dg_lsp.engine.model.prefix_cache import PrefixCache
 from dg_lsp.engine.model.tree import ROOT, Tree
 
@@ -23,25 +23,8 @@ KEPT_PREFIXES = 4  # full-length prefixes to keep, because an editor switches be
 MASK_BYTES = 32  # of one pair of a query and a key: a mask, widened for at most eight heads, as bits and as numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The bytes of one token: for a prefix, its keys and values; for a canvas, everything a step needs.
-
-    `logit_token` is the part of `canvas_token` for the logits.
-    """
-
-    prefix_token: int
-    canvas_token: int
-    logit_token: int = 0
-
-    def row(self, prefix_tokens: int, canvas_tokens: int) -> int:
-        """Return the bytes of one row in a pass: a copy of its prefix's keys and values, its canvas and its logits."""
-        return prefix_tokens * self.prefix_token + canvas_tokens * self.canvas_token
-
-
 def cost(passes: Any) -> Cost:
-    shape, size = passes.geometry, passes.value_bytes
-    return Cost(shape.kv_per_token * size, canvas_token_bytes(shape, size), logit_bytes(shape))
+    return Cost.of(passes.geometry, passes.value_bytes)
 
 
 def rows_that_fit(free: int | None, row: int, most: int) -> int:

@@ -55,12 +55,34 @@ class Needs:
 
 def needs(geometry: Geometry, precision: Precision, use: Use | None = None) -> Needs:
     """Return the bytes that a model needs in a precision, with one encoded prefix and the rows of one pass."""
-    use = use or Use()
-    prefix = use.prefix_tokens * geometry.kv_per_token * wide_bytes(precision)
-    row = prefix + use.canvas_tokens * canvas_token_bytes(geometry, wide_bytes(precision))
+    use, cost = use or Use(), Cost.of(geometry, wide_bytes(precision))
     # Any pass needs one layer's experts at full width, if the experts are quantised.
     workspace = geometry.n_layer_experts * wide_bytes(precision) if precision in QUANTISED else 0
-    return Needs(weight_bytes(geometry, precision), workspace, prefix, use.rows * row)
+    rows = use.rows * cost.row(use.prefix_tokens, use.canvas_tokens)
+    return Needs(weight_bytes(geometry, precision), workspace, use.prefix_tokens * cost.prefix_token, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The bytes of one token: for a prefix, its keys and values; for a canvas, everything a step needs.
+
+    `logit_token` is the part of `canvas_token` for the logits, with all that is computed from them.
+    """
+
+    prefix_token: int
+    canvas_token: int
+    logit_token: int = 0
+
+    @classmethod
+    def of(cls, geometry: Geometry, value_bytes: int) -> Cost:
+        """Return the cost of a model whose numbers have so many bytes during computation."""
+        prefix = geometry.kv_per_token * value_bytes
+        logits = 4 * geometry.vocabulary * (PLAIN_COPIES if geometry.vocabulary <= VOCABULARY_SLICE else SLICED_COPIES)
+        return cls(prefix, prefix + (HIDDEN_COPIES * geometry.hidden + geometry.widest) * value_bytes + logits, logits)
+
+    def row(self, prefix_tokens: int, canvas_tokens: int) -> int:
+        """Return the bytes of one row in a pass: a copy of its prefix's keys and values, its canvas and its logits."""
+        return prefix_tokens * self.prefix_token + canvas_tokens * self.canvas_token
 
 
 def wide_bytes(precision: Precision) -> int:
@@ -82,18 +104,6 @@ def weight_bytes(geometry: Geometry, precision: Precision) -> int:
         case "int4":
             return wide + round(n_narrow * INT4_BYTES)
     return wide + n_narrow * wide_bytes(precision)
-
-
-def canvas_token_bytes(geometry: Geometry, value_bytes: int) -> int:
-    """Return the bytes of one canvas token in a step: its keys and values, the widest layer, and its logits."""
-    hidden = (HIDDEN_COPIES * geometry.hidden + geometry.widest) * value_bytes
-    return geometry.kv_per_token * value_bytes + hidden + logit_bytes(geometry)
-
-
-def logit_bytes(geometry: Geometry) -> int:
-    """Return the bytes of one position's logits, with all that is computed from them."""
-    copies = PLAIN_COPIES if geometry.vocabulary <= VOCABULARY_SLICE else SLICED_COPIES
-    return copies * 4 * geometry.vocabulary
 
 
 SMALL = 20_000_000  # with fewer weights than this, a processor keeps them in 32 bits
