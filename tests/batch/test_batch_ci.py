@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,10 +14,12 @@ from typing import Any
 
 import fastjsonschema
 import pytest
+from typer.main import get_command
 
 from dg_lsp.batch import plan
 from dg_lsp.batch.plan import Location, PlanError
-from dg_lsp.batch.report import patch_file
+from dg_lsp.batch.report import ReportRow, patch_file
+from dg_lsp.cli import main as cli
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import FILLED, report, run
 from tests.engine.backends_kit import Recorder, serving
@@ -250,3 +254,27 @@ def test_another_tool_lists_places_and_the_tests_prove_the_fills(tmp_path: Path)
     assert any("parse an ISO date" in json.dumps(body) for body in answers.bodies)
     subprocess.run(["git", "apply", "dates.diff"], cwd=tmp_path, check=True)
     assert "date.fromisoformat(text)" in (tmp_path / "dates.py").read_text()
+
+
+# What the documents say of it
+
+
+TEXT = (Path(__file__).parents[2] / "docs" / "infill.md").read_text()
+
+
+def test_every_field_of_a_hole_is_documented() -> None:
+    table = TEXT.partition("| `holes[]` |")[2].partition("\n\n")[0]
+    names = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1] if line else "")]
+    assert names == [field.name for field in dataclasses.fields(ReportRow)]
+
+
+def test_every_field_of_the_summary_is_documented(stubbed: Path) -> None:
+    sentence = re.search(r"^`summary` has (.*)$", TEXT, re.MULTILINE)
+    assert sentence
+    assert set(re.findall(r"`(\w+)`", sentence[1])) == report("a.py")["summary"].keys()
+
+
+def test_every_option_that_is_documented_exists() -> None:
+    infill = get_command(cli.app).commands["infill"]  # type: ignore[attr-defined]
+    options = {name for parameter in infill.params for name in parameter.opts}
+    assert set(re.findall(r"(?<=`)--[a-z-]+", TEXT)) - {"--junit-xml"} <= options

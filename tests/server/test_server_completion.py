@@ -43,7 +43,6 @@ class Held(ReadyEngine):
         self.finished = True
         self.is_empty = False
         self.asked: list[tuple[str, InfillRequest, asyncio.Future[str]]] = []
-        self.cancelled: list[str] = []
         self.prepared: list[InfillRequest] = []
 
     async def prepare(self, request: InfillRequest) -> None:
@@ -56,11 +55,7 @@ class Held(ReadyEngine):
         self.asked.append((document, request, future))
         if self.text is not None:
             future.set_result(self.text)
-        try:
-            text = await future
-        except asyncio.CancelledError:
-            self.cancelled.append(document)
-            raise
+        text = await future
         if self.is_empty:
             return ()
         n = request.budget.candidates
