@@ -2,7 +2,8 @@
 
 Takes N positions in the held-out files, or in files of FOLDER (code that no model has read). At each, MODEL makes its
 candidates; without one, they are what stood there as models and chat servers spoil it: in a fence, with the typed text before
-it, with the lines that follow, with a bracket too many, cut short, twice in a row, and lines of the file. Each candidate is
+it, with the lines that follow, with a bracket too many, cut short, twice in a row, with typographic characters, and lines of
+the file. Each candidate is
 polished with all rules, and once more without each rule that changed or dropped it. Prints a row for each rule: its lines, how
 often it fired, how many exact answers are lost and won without it, how many wrong answers are offered more, and how many
 of those break a file that parsed.
@@ -32,6 +33,7 @@ from tests.e2e.positions import Position
 
 ENDS = (")", "}", "]", ");", "})", " {", "(", "; ", "\\", " &&", "<|endoftext|>", "# so", " // so")
 NOTHING = ("pass", "...", "return None", "// TODO", "# TODO: implement", "/* later */", '"""Words."""', "def f():\n    pass")
+TYPOGRAPHIC = tuple(map(str.maketrans, ("\"'", "-", " "), ("”’", "−", "\N{NO-BREAK SPACE}")))
 COLUMNS = ("fired", "exact lost", "exact won", "more wrong", "more broken")
 
 
@@ -71,6 +73,7 @@ def spoiled(position: Position, draw: random.Random) -> Iterator[str]:
     yield f"{truth}\n\n{draw.choice(lines).lstrip()}"
     yield draw.choice((following[0].strip(), lines[-1].strip(), draw.choice(lines).strip(), draw.choice(lines)))
     yield draw.choice(NOTHING)
+    yield from (truth.translate(each) for each in TYPOGRAPHIC)
 
 
 def proposer(model: str) -> Callable[[Position, Document, Hole, Syntax], list[str]]:
@@ -108,7 +111,8 @@ def outcome(text: str, position: Position, document: Document, hole: Hole, tree:
     if not polished.edits:
         return ""
     after = apply(document.text, polished.edits)
-    if after.split() == f"{position.before}{position.truth}{position.after}".split():
+    # As bytes, because only ASCII white space is the same.
+    if after.encode().split() == f"{position.before}{position.truth}{position.after}".encode().split():
         return "exact"
     whole = syntax.of(Document(document.uri, document.language, after))
     return "broken" if not tree.errors and (whole is None or whole.errors) else "wrong"

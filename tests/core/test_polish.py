@@ -58,6 +58,37 @@ def test_an_answer_is_polished(options: str, text: str, answer: str, expected: s
     assert got == (expected if expected.startswith("! ") else [answer if expected == "=" else expected])
 
 
+# Where code may be, the code with a character in it, and a string and a comment with it.
+WITH_CHARACTER = {
+    "python": ("x = ⟦⟧\n", "a%s + b", "'a%sb'", "1  # a%sb"),
+    "javascript": ("x = ⟦⟧;\n", "a%s + b", '"a%sb"', "1; // a%sb"),
+    "typescript": ("x = ⟦⟧;\n", "a%s + b", "`a%sb`", "1; // a%sb"),
+    "tsx": ("x = ⟦⟧;\n", "a%s + b", "<p>a%sb</p>", "1; // a%sb"),
+    "go": ("package m\n\nvar x = ⟦⟧\n", "a%s + b", "`a%sb`", "1 // a%sb"),
+    "rust": ("const X: &str = ⟦⟧;\n", "A%s + B", '"a%sb"', "1; // a%sb"),
+    "java": ("class A { int x = ⟦⟧; }\n", "a%s + b", '"a%sb"', "1 /* a%sb */"),
+    "c": ("int x = ⟦⟧;\n", "a%s + b", '"a%sb"', "1; // a%sb"),
+    "cpp": ("int x = ⟦⟧;\n", "a%s + b", 'R"(a%sb)"', "1; // a%sb"),
+    "csharp": ("class A { int x = ⟦⟧; }\n", "a%s + b", '$"a%sb"', "1 /* a%sb */"),
+    "ruby": ("x = ⟦⟧\n", "a%s + b", "%%q(a%sb)", "1 # a%sb"),
+    "php": ("<?php\n$x = ⟦⟧;\n", "$a%s + $b", '"a%sb"', "1; // a%sb"),
+    "bash": ("x=⟦⟧\n", "$a%s$b", '"a%sb"', "1 # a%sb"),
+    "lua": ("x = ⟦⟧\n", "a%s + b", '"a%sb"', "1 -- a%sb"),
+}
+NOWHERE = "\u200b\u2060\u202e\u2066\ufeff\u2028\u2029\xad\U000e0041"
+NOT_IN_CODE = "\xa0\u3000\u200d“’”‘\u2212–—…，；（«"
+
+
+@pytest.mark.parametrize("language", WITH_CHARACTER)
+def test_no_answer_has_a_character_in_code_that_no_compiler_takes(language: str) -> None:
+    assert WITH_CHARACTER.keys() == {each.name for each in languages.TABLE}
+    text, code, *words = WITH_CHARACTER[language]
+    in_code = {char for char in NOWHERE + NOT_IN_CODE if polished(text, code % char, language=language)[0].edits}
+    in_words = {char for char in NOWHERE for each in words if polished(text, each % char, language=language)[0].edits}
+    lost = {char for char in NOT_IN_CODE for each in words if not polished(text, each % char, language=language)[0].edits}
+    assert not in_code | in_words | lost
+
+
 def test_every_filter_and_check_has_a_row_in_the_table_of_what_they_are_worth() -> None:
     page = Path(__file__).parents[2] / "docs" / "decisions" / "0039-what-rules-are-worth.md"
     assert set(re.findall(r"^\| `(\w+)` \|", page.read_text("utf-8"), re.MULTILINE)) == {

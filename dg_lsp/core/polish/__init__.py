@@ -136,6 +136,7 @@ FILTERS: dict[Filter, str] = {
     filters.drop_nothing: _SAYS_NOTHING,
 }
 CHECKS: dict[Check, str] = {
+    checks.is_typed: "has a character that code does not have",
     checks.parses: "adds a syntax error",
     checks.binds_once: "declares or imports what is there already",
     checks.compiles: "does not compile",

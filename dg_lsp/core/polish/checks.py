@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import string
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +23,8 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span, joined
 
 # In the grammars' names of nodes.
+_WORDS = re.compile("string|comment|text|pattern|heredoc|char|rune|content|format")
+_MOST_OCCURRENCES = 50
 _BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list|accessor_list|switch|select_|interface_type")
 
 
@@ -44,14 +48,49 @@ class Whole:
         """Yield for each edit the span of its text in the edited document, without white space, and the text it replaced."""
         shift = 0
         for edit in self.edits:
-            text = edit.text.strip()
-            start = edit.span.start + shift + len(edit.text) - len(edit.text.lstrip())
+            text = edit.text.strip(string.whitespace)
+            start = edit.span.start + shift + len(edit.text) - len(edit.text.lstrip(string.whitespace))
             yield Span(start, start + len(text)), self.document.text[edit.span.start : edit.span.end]
             shift += len(edit.text) - (edit.span.end - edit.span.start)
 
 
 # Returns whether to keep the candidate.
 Check = Callable[[Whole], bool]
+
+
+def is_typed(whole: Whole) -> bool:
+    """Return whether the edits write no character in code that no keyboard for code has, unless the file has it in code too.
+
+    These are spaces, invisible characters, quotes, dashes and other punctuation beyond ASCII, and the minus sign. Some grammars
+    take them for names, no compiler does.
+    """
+    for span, _ in whole.answers():
+        text = whole.after.text[span.start : span.end]
+        places = [span.start + at for at, char in enumerate(text) if not char.isascii() and _is_no_code(char)]
+        if not places:
+            continue
+        # In broken code, the tree may take a string for code. The text before it may tell.
+        start = max(span.start - _FUNCTION_CHARS, 0)
+        code = languages.mask(whole.after.text[start : span.end], whole.document.language)
+        new = {code[at - start] for at in places if code[at - start] != "\0" and not _is_words(whole.after, at)}
+        if not all(any(not _is_words(whole.before, at) for at in _occurrences(whole.document.text, char)) for char in new):
+            return False
+    return True
+
+
+def _is_no_code(char: str) -> bool:
+    kind = unicodedata.category(char)
+    # Names may have connectors, and the middle dot, which is Catalan.
+    return char == "\N{MINUS SIGN}" or (kind[0] in "CPZ" and kind != "Pc" and char != "\N{MIDDLE DOT}")
+
+
+def _is_words(tree: Syntax, at: int) -> bool:
+    """Return whether the character is in a comment, a string, a pattern, or text between tags."""
+    return bool(_WORDS.search(tree.node_at(Span(at, at + 1)).type))
+
+
+def _occurrences(text: str, char: str) -> Iterator[int]:
+    return (match.start() for match in itertools.islice(re.finditer(re.escape(char), text), _MOST_OCCURRENCES))
 
 
 def parses(whole: Whole) -> bool:

@@ -271,9 +271,10 @@ def trim_end(text: str, around: Around) -> str:
 
 
 def drop_unreadable(text: str, around: Around) -> str | None:
-    """Drop an answer with characters that no source file has: control characters, or half of a surrogate pair."""
-    bad = set(_UNREADABLE.findall(text))
-    return None if bad.difference(around.place.before, around.place.after) else text
+    """Drop an answer with characters that belong in no file, unless the file has them: control characters, halves of surrogate
+    pairs, controls of the writing direction, and what is invisible but no part of a word or an emoji.
+    """
+    return None if any(char not in around.document.text for char in _UNREADABLE.findall(text)) else text
 
 
 def drop_blank(text: str, around: Around) -> str | None:
@@ -435,7 +436,9 @@ _QUOTES = "\"'`"
 # The words of an instruction that asks for text, not code.
 _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
 # Source files have no control characters but tab, newline and form feed. U+FFFD replaces bytes that are not valid UTF-8.
-_UNREADABLE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ud800-\udfff]")
+_UNREADABLE = re.compile(
+    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u180e\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffd\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 # --- Answers that break the code next to them on the same line
