@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import random
 import string
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.core import secrets
+from dg_lsp.core import edits, secrets
 from dg_lsp.core.values import Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import fim
 from dg_lsp.infill import ignoring, workspace
@@ -149,15 +149,21 @@ def test_pieces_stay_pieces_and_a_mask_is_not_masked_again(pieces: list[str]) ->
 def test_every_text_of_a_request_is_masked() -> None:
     token = TOKENS[1]
     two = (Hole(Span(0, 0), "cursor", instruction=token), Hole(Span(1, 1), "cursor"))
-    request = InfillRequest(f"a {token} ", f" {token}\n", two, (f" {token} ",), related=(Snippet("b.py", token),))
+    edit = edits.Edit("b.py", 0, f"old {token}", f"new {token}", token, token)
+    question = edits.Question(token, 0, (edit,), edits.Window(0, "x = 1", 0))
+    related = (Snippet("b.py", token),)
+    request = InfillRequest(f"a {token} ", f" {token}\n", two, (f" {token} ",), related=related, question=question)
     masked_request = secrets.mask_request(request)
     assert token not in repr(masked_request)
     assert {field.name for field in fields(InfillRequest)} == {
         # What follows the comment has no text of the user's file; a new field has to be looked at here.
-        "prefix", "suffix", "holes", "between", "related",
+        "prefix", "suffix", "holes", "between", "related", "question",
         # names and numbers
         "language", "path", "budget", "seed",
     }  # fmt: skip
+    # An answer writes the text of the window anew, so a mask in it would replace the user's text.
+    with pytest.raises(ValueError, match="the lines around the cursor hold what looks like a secret"):
+        secrets.mask_request(replace(request, question=replace(question, window=edits.Window(0, token, 0))))
 
 
 def test_no_ignored_file_and_no_file_of_secrets_is_read_as_context(tmp_path: Path) -> None:
