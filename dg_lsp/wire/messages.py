@@ -189,14 +189,6 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """The engine accepted the request; `ahead` requests wait or run before it."""
-
-    id: str
-    ahead: Count = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """The current text of the best canvas, one for each hole."""
 
@@ -264,7 +256,7 @@ class Reply:
     values: Mapping[str, Any]
 
 
-Event = Accepted | Draft | Candidate | Done | Problem | Status | Bye | Reply
+Event = Draft | Candidate | Done | Problem | Status | Bye | Reply
 """What the engine sends on a stream. Candidates are sent best first."""
 
 
@@ -273,8 +265,7 @@ def decode_ask(fields: Fields) -> Ask:
     return _converted(fields.values, Ask)
 
 
-_EVENTS: dict[str, type[Accepted | Draft | Done | Status | Bye]] = {
-    "accepted": Accepted,
+_EVENTS: dict[str, type[Draft | Done | Status | Bye]] = {
     "draft": Draft,
     "done": Done,
     "state": Status,
@@ -366,12 +357,6 @@ def decode_problem(fields: Fields) -> Problem:
     inner = of(fields.values.get("error"), "error")
     code = inner.text("code", "engine_failed")
     return Problem(cast("ErrorCode", code if code in get_args(ErrorCode) else "engine_failed"), inner.text("message"))
-
-
-def to_sse(event: Event) -> bytes:
-    """Return an event as a server-sent event, in ASCII, so that no text in it can break a line."""
-    name, data = encode_event(event)
-    return f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n".encode()
 
 
 def as_json(data: Mapping[str, object]) -> bytes:

@@ -22,7 +22,7 @@ from dg_lsp.wire import discovery, laptop, stream
 from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.stream import Message
-from tests.engine.engine_kit import running
+from tests.engine.engine_kit import lease, running
 from tests.patience import PATIENCE_S
 
 
@@ -157,13 +157,11 @@ def test_configuration_files_are_reported_with_their_problems(
 
 @pytest.mark.e2e
 def test_engines_that_run_are_reported_with_their_clients(engines: Path) -> None:
-    with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
-        lines = lease.iter_lines()  # assigned, because an unreferenced iterator closes the response
-        next(lines)
+    with running() as engine, lease(engine.state):
         state = doctor.running_engines().state
         assert state.startswith(f"toy: ready, process {engine.process.pid}, device toy, 1 client, ")
     # Without a client, this engine would end soon.
-    with running(model="fails", wait_for="failed") as engine, engine.http.stream("GET", "/v1/lease"):
+    with running(model="fails", wait_for="failed") as engine, lease(engine.state):
         finding = doctor.running_engines()
         assert finding.advice.startswith("the model could not be loaded: there is no checkpoint of that name. ")
 

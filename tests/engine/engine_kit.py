@@ -7,23 +7,25 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import httpx
 import pytest
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.common.task import Task
-from dg_lsp.wire import discovery, messages
+from dg_lsp.wire import discovery, messages, stream
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, State
-from dg_lsp.wire.messages import Ask, Event, parse
+from dg_lsp.wire.messages import Ask, Event, Fields, Status
+from dg_lsp.wire.stream import Message
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -141,24 +143,45 @@ def request(script: Mapping[str, object] | None = None, *, ms: int = 0, n: int =
     return InfillRequest(prefix, "\n", (Hole(Span(0, 0), "cursor"),), budget=Budget(ms=ms, candidates=n))
 
 
-def body(script: Mapping[str, object] | None = None, *, ms: int = 0, n: int = 1, **envelope: object) -> dict[str, object]:
-    return {**asdict(Ask(request(script, ms=ms, n=n))), **envelope}
+def body(script: Mapping[str, object] | None = None) -> dict[str, object]:
+    """A request in the form of llama.cpp; see `request`."""
+    return {"input_prefix": request(script).prefix, "input_suffix": "\n"}
 
 
-def events(lines: Iterator[str]) -> Iterator[Event]:
-    """The events of a stream's lines."""
-    name = ""
-    for line in lines:
-        if line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        if line.startswith("data: "):
-            event = messages.decode_event(name, parse(line.removeprefix("data: ")))
-            if event is not None:
-                yield event
+class Caller:
+    """A connection to an engine's socket, which is a lease."""
+
+    def __init__(self, caller: socket.socket, lines: BinaryIO) -> None:
+        self._socket, self._lines = caller, lines
+
+    def ask(self, infill: InfillRequest) -> None:
+        self._socket.sendall(stream.encode(Message("infill", Ask(infill), 1)))
+
+    def events(self) -> Iterator[Event]:
+        """Yield events until one that ends a request or the connection."""
+        for line in self._lines:
+            if line != stream.PING:
+                message = stream.decode(line)
+                yield messages.decode_event(message.name, Fields(message.fields))
+                if message.name in (*stream.ANSWERS, "bye"):
+                    return
 
 
-def post(http: httpx.Client, data: dict[str, object]) -> list[Event]:
-    """Return all events of an infill's response."""
-    with http.stream("POST", "/v1/infill", json=data) as response:
-        assert response.status_code == 200, response.read()
-        return list(events(response.iter_lines()))
+@contextlib.contextmanager
+def lease(state: State) -> Iterator[Caller]:
+    """Yield a connection that counts as a client of the engine already."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(PATIENCE_S)
+        caller.connect(state.address)
+        caller.sendall(stream.hello(state.token, uses=True))
+        with caller.makefile("rb") as lines:  # while it is open, so is the connection
+            client = Caller(caller, lines)
+            assert isinstance(next(client.events()), Status)
+            yield client
+
+
+def ask(state: State, infill: InfillRequest) -> list[Event]:
+    """Return the events that answer an infill; none of those of the engine's state."""
+    with lease(state) as client:
+        client.ask(infill)
+        return [event for event in client.events() if not isinstance(event, Status)]

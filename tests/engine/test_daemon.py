@@ -27,8 +27,8 @@ from dg_lsp.engine.serve.service import Inbox, Service
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineId, EngineSettings
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.messages import Event
-from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, post, running, wait_until
+from dg_lsp.wire.messages import Bye, Event
+from tests.engine.engine_kit import FILLER, ROOT, ask, engine_id, gate, lease, request, running, wait_until
 from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
@@ -85,12 +85,12 @@ async def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch
     monkeypatch.setattr(worker, "give_back_memory", lambda: held.append(models[0]() is not None))
     service = Service(load, Limits(), EngineId(), EngineSettings(unload_after_s=0.01))
     service.start()
-    lease: Inbox[Event] = Inbox()
-    service.take_lease(lease.put, warm=False)
+    inbox: Inbox[Event] = Inbox()
+    service.take_lease(inbox.put)
     watching = asyncio.ensure_future(daemon._watch(service, lambda: None))
     async with asyncio.timeout(PATIENCE_S):
         while not held:
-            await lease.take(1.0)
+            await inbox.take(1.0)
     service.stop("the test is over")
     await watching
     service.worker.close()
@@ -124,7 +124,7 @@ def test_files_of_a_killed_engine_do_not_block_the_next(engines: Path) -> None:
         assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
     with running() as fresh:
         assert fresh.state.token != engine.state.token
-        assert post(fresh.http, body())
+        assert ask(fresh.state, request())
 
 
 def test_a_socket_with_a_too_long_path_gets_a_short_one(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_socket_with_a_too_long_path_gets_a_short_one(engines: Path, monkeypat
         path = Path(engine.state.address)
         assert len(os.fsencode(path)) < discovery.MAX_SOCKET_PATH
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert post(engine.http, body())
+        assert ask(engine.state, request())
     assert not path.exists()
     path.parent.rmdir()
 
@@ -176,14 +176,10 @@ def test_a_client_that_disconnects_during_a_step_does_not_keep_the_engine_alive(
 ) -> None:
     stop = gate(tmp_path)
     with running(*options, wait_for=state) as engine:
-        with engine.http.stream("GET", "/v1/lease?warm=1") as lease:
-            lines = lease.iter_lines()
-            next(lines)
-            with engine.http.stream("POST", "/v1/infill", json=body({"gate": str(stop.path)})) as response:
-                events = response.iter_lines()  # kept: an iterator that is let go of closes the response
-                next(events)
-                wait_until(lambda: engine.info()["running"] == 1)
-        # The engine learns in this order that the asker and the user are gone, while its step still goes on.
+        with lease(engine.state) as client:
+            client.ask(request({"gate": str(stop.path)}))
+            wait_until(lambda: engine.info()["running"] == 1)
+        # The engine learns that the client is gone while its step still goes on.
         wait_until(lambda: engine.info()["leases"] == 0)
         stop.let(1)
         if state == "unloaded":
@@ -348,13 +344,11 @@ def test_a_runtime_folder_that_is_a_file_is_refused(engines: Path, monkeypatch: 
 
 
 def test_stop_waits_for_users_unless_now_is_given(engines: Path) -> None:
-    with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
-        lines = lease.iter_lines()
-        next(lines)
+    with running() as engine, lease(engine.state) as client:
         assert "has 1 client and 0 requests" in command("stop", *OPTIONS)
         assert engine.process.poll() is None
         assert command("stop", "--now", "--all") == f"Process {engine.process.pid} has stopped.\n"
-        assert "event: bye" in list(lines)
+        assert isinstance(list(client.events())[-1], Bye)
 
 
 def test_start_reports_why_a_model_fails_to_load(engines: Path) -> None:
@@ -391,9 +385,7 @@ def test_start_replaces_an_unused_engine_of_another_version(engines: Path) -> No
 
 
 def test_start_says_that_an_engine_in_use_is_of_another_version(engines: Path) -> None:
-    with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
-        lines = lease.iter_lines()
-        next(lines)
+    with running() as engine, lease(engine.state):
         disguise("0.0.1")
         output = command("start", *OPTIONS)
         assert output.startswith(f"The engine for toy is ready (process {engine.process.pid}). It is from dg-lsp 0.0.1, ")

@@ -16,7 +16,7 @@ from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.serve.queue import Job, Limits, Queue, RefusalError, choose, is_crowded, superseded
-from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Priority, Problem, Status
+from dg_lsp.wire.messages import Ask, Done, Draft, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, wait_until
 from tests.engine.queue_kit import Clock, Heard, running_engine, submit
@@ -129,7 +129,7 @@ def refuses(queue: Queue) -> bool:
 def test_a_request_is_accepted_and_answered_best_first() -> None:
     with running_engine() as engine:
         events = submit(engine, {"steps": 4}, n=2)[1]
-        assert [type(event) for event in events.all()] == [Accepted, Candidate, Candidate, Done]
+        assert [type(event) for event in events.all()] == [Candidate, Candidate, Done]
         assert [confidence.probability(candidate.confidence) for candidate in events.candidates()] == [0.9, 0.89]
         assert events.last().steps == 4  # type: ignore[union-attr]
         assert [status.state for status in engine.statuses] == ["loading", "loading", "ready"]

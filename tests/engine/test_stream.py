@@ -16,11 +16,12 @@ import pytest
 from dg_lsp.client import link as links
 from dg_lsp.client.engine import ConnectOptions, connect
 from dg_lsp.client.port import EngineError
+from dg_lsp.core.values import Candidate
 from dg_lsp.wire import discovery, stream
 from dg_lsp.wire.discovery import EngineId
-from dg_lsp.wire.messages import MAX_BODY_BYTES, Ask, WireError
+from dg_lsp.wire.messages import MAX_BODY_BYTES, PROTOCOL, Ask, Done, WireError
 from dg_lsp.wire.stream import Message
-from tests.engine.engine_kit import FILLER, ROOT, Running, home, request, running, wait_until
+from tests.engine.engine_kit import FILLER, ROOT, Running, ask, home, request, running, wait_until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
@@ -75,6 +76,38 @@ def test_what_is_no_greeting_of_ours_is_refused_and_has_no_effect(engine: Runnin
     sent, sentence = BAD_STARTS[start]
     assert answer(engine, sent) == [("error", sentence)]
     assert engine.info()["leases"] == 0
+
+
+def test_an_infill_is_answered_by_candidates_then_done(engine: Running) -> None:
+    answer = ask(engine.state, request({"steps": 2, "text": "return 1\n"}, n=2))
+    assert [event.texts for event in answer if isinstance(event, Candidate)] == [("return 1\n",)] * 2
+    done = answer[-1]
+    assert isinstance(done, Done)
+    assert (len(answer), done.reason, done.steps, done.cache.reused) == (3, "finished", 2, 1)
+    wait_until(lambda: engine.info()["leases"] == 0)
+
+
+def test_info_describes_the_running_engine(engine: Running) -> None:
+    info = engine.info()
+    assert {name: info[name] for name in ("pid", "state", "model", "device", "dtype", "leases", "protocol")} == {
+        "pid": engine.process.pid,
+        "state": "ready",
+        "model": "toy",
+        "device": "toy",
+        "dtype": "int8",
+        "leases": 0,
+        "protocol": PROTOCOL,
+    }
+    assert info["memory"]["rss_bytes"] > 0  # type: ignore[index]
+
+
+def test_settings_apply_to_a_running_engine(engine: Running) -> None:
+    before = {name: engine.info()[name] for name in ("threads", "unload_after_s", "exit_after_s", "rows")}
+    changed = {"threads": 3, "unload_after_s": 1234.0, "exit_after_s": 4321.0, "rows": 7}
+    for settings in ({**changed, "exit_after_s": before["exit_after_s"]}, {"exit_after_s": 4321}, changed, before):
+        answer = discovery.call(engine.state, "settings", settings).values
+        assert {name: engine.info()[name] for name in settings} == settings
+        assert settings.items() <= answer.items()
 
 
 def test_a_malformed_line_after_the_greeting_ends_the_connection(engine: Running) -> None:

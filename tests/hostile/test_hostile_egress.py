@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,10 +25,10 @@ from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.discovery import EngineId, EngineSettings
-from dg_lsp.wire.messages import Ask
 from tests.e2e.editor import CODE, Editor, command, environment
+from tests.engine import engine_kit
 from tests.engine.backends_kit import request, serving
-from tests.engine.engine_kit import Running, home, running
+from tests.engine.engine_kit import Running, home, lease, running
 from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
 
@@ -61,33 +61,23 @@ def recorded(wire: Wire) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Route:
-    """One way to ask the engine; `path` is the file that the request names."""
+    """One way to ask the engine, by a path of its port or "" for the socket; `path` is the file that the request names."""
 
     address: str
-    body: dict[str, Any]
+    body: dict[str, Any] = field(default_factory=dict)
     path: str = ""
-    streams: bool = False
-
-
-def infill(path: str) -> Route:
-    infill_request = request(f"{CODE_TEXT} = ", "\n", path=path)
-    return Route("/v1/infill", asdict(Ask(infill_request)), path, streams=True)
 
 
 OPENAI = {"prompt": f"{CODE_TEXT} = ", "suffix": "\n", "max_tokens": 5}
 LLAMA = {"input_prefix": f"{CODE_TEXT} = ", "input_suffix": "\n", "prompt": "", "n_predict": 5}
 NEAR = {"input_extra": [{"filename": "vault/b.py", "text": CODE_TEXT}]}
 ROUTES = (
-    infill("src/a.py"),
-    infill("vault/a.py"),
-    infill("src/../vault/a.py"),
-    infill("/elsewhere/a.py"),
-    infill(""),
+    *(Route("", path=path) for path in ("src/a.py", "vault/a.py", "src/../vault/a.py", "/elsewhere/a.py", "")),
     Route("/v1/completions", OPENAI),
-    Route("/v1/completions", {**OPENAI, "stream": True}, streams=True),
+    Route("/v1/completions", {**OPENAI, "stream": True}),
     Route("/infill", LLAMA),
     Route("/infill", {**LLAMA, **NEAR}),
-    Route("/infill", {**LLAMA, "stream": True}, streams=True),
+    Route("/infill", {**LLAMA, "stream": True}),
     Route("/infill", {**LLAMA, "n_predict": 0}),
 )
 
@@ -139,8 +129,8 @@ def test_every_route_is_in_the_table() -> None:
 
     service = Service(lambda _: ToyFiller("auto"), Limits(), EngineId(), EngineSettings())
     gate = cast("Any", endpoints.build(service, "token" * 8))
-    asking = {route.path for route in gate._app.routes if "POST" in route.methods} - {"/v1/settings", "/v1/shutdown"}
-    assert asking == {route.address for route in ROUTES}
+    asking = {route.path for route in gate._app.routes if "POST" in route.methods}
+    assert asking == {route.address for route in ROUTES if route.address}
 
 
 @pytest.fixture(autouse=True)
@@ -182,9 +172,9 @@ def test_nothing_leaves_the_engine_that_should_stay(
         with engine(url, state, model) as running_engine:
             for route in ROUTES:
                 before = len(wire.seen)
-                status = ask(running_engine, route)
+                answer = ask(running_engine, route)
                 new = wire.seen[before:]
-                assert bool(new) == case.lets_out(route), (route, status)
+                assert bool(new) == case.lets_out(route), (route, answer)
                 assert all(CODE_TEXT in each and KEY in each for each in new)
                 if case.text:
                     assert not any("vault/b.py" in each for each in new)
@@ -197,7 +187,7 @@ def test_a_pattern_counts_as_soon_as_it_is_written(tmp_path: Path, monkeypatch: 
     users.write_text("")
     monkeypatch.setenv(config.FILE_VARIABLE, str(users))
     with recorded(wire) as url, engine(url, "ready") as running_engine:
-        assert ask(running_engine, ROUTES[0]) == 200
+        ask(running_engine, ROUTES[0])
         assert wire.seen
         for text in ("privacy.local_only = ['*']", "privacy.local_only = 3", "[privacy"):
             users.write_text(text)
@@ -211,15 +201,15 @@ def test_a_pattern_counts_as_soon_as_it_is_written(tmp_path: Path, monkeypatch: 
 def engine(url: str, state: str, model: str = "fim:llama:{url}") -> Iterator[Running]:
     """An engine on a remote model, with a user, so that it stays though it could not load."""
     start = running("--port=0", model=model.format(url=url), filler="", wait_for=state)
-    with start as running_engine, running_engine.http.stream("GET", "/v1/lease"):
+    with start as running_engine, lease(running_engine.state):
         yield running_engine
 
 
-def ask(running_engine: Running, route: Route) -> int:
-    """Ask, and read the answer to its end."""
-    with running_engine.http.stream("POST", route.address, json=route.body) as response:
-        response.read()
-        return response.status_code
+def ask(running_engine: Running, route: Route) -> object:
+    """Ask, and return the whole answer."""
+    if not route.address:
+        return engine_kit.ask(running_engine.state, request(f"{CODE_TEXT} = ", "\n", path=route.path))
+    return running_engine.http.post(route.address, json=route.body)
 
 
 def test_the_command_sends_nothing_where_a_configuration_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +285,6 @@ def test_a_key_goes_to_its_host_alone(
     monkeypatch.setenv(config.FILE_VARIABLE, str(tmp_path / "config.toml"))
     monkeypatch.setenv(config.KEY_VARIABLE, environ)
     with recorded(wire) as url, engine(url, "ready") as running_engine:
-        ask(running_engine, infill("a.py"))
+        ask(running_engine, Route("", path="a.py"))
     assert wire.holds(CODE_TEXT)
     assert wire.holds(KEY) == sends

@@ -53,7 +53,7 @@ def test_half_open_connections_reach_no_client_of_the_socket_and_fill_no_log(fol
         for _ in range(400):
             caller = stack.enter_context(socket.create_connection((host, int(port))))
             with contextlib.suppress(ConnectionError):
-                caller.sendall(b"POST /v1/infill HTTP/1.1\r\nHost: localhost\r\n")
+                caller.sendall(b"POST /infill HTTP/1.1\r\nHost: localhost\r\n")
         assert discovery.call(engine.state, "info").text("state") == "ready"
         n_open = len(list(Path(f"/proc/{engine.process.pid}/fd").iterdir()))
         assert n_open < 128

@@ -110,7 +110,7 @@ class Connection:
             if first.name != "hello" or not hmac.compare_digest(fields.text("token", "").encode(), self._token.encode()):
                 return Problem("unauthorized", "the first message must be `hello` with this engine's token")
             if fields.flag("uses"):
-                self._service.take_lease(self._state, warm=True)
+                self._service.take_lease(self._state)
             else:
                 self._state(self._service.queue.status)
             while (message := await self._next()) is not None:

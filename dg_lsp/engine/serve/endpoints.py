@@ -1,7 +1,7 @@
-"""The engine's HTTP endpoints on its optional port, for clients other than ours: our protocol, and two of other programs.
+"""The engine's HTTP endpoints on its optional port, for clients that were made for OpenAI's completions or llama.cpp.
 
-A handler converts, awaits and converts back. Closing a response cancels its work within one step. A request goes from its
-handler to the queue, to the worker, to the model; its events come back through an inbox.
+Our own clients use the socket (`clients`). A handler converts, awaits and converts back. Closing a response cancels its work
+within one step.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import hmac
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, cast
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -26,31 +26,23 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import CompletionRequest
-from dg_lsp.engine.serve.queue import Job, RefusalError
-from dg_lsp.engine.serve.service import LAST, Inbox, Service, refusal_of
+from dg_lsp.engine.serve.queue import RefusalError
+from dg_lsp.engine.serve.service import Inbox, Service, refusal_of
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,
-    Accepted,
-    Ask,
     Done,
-    Draft,
     Event,
     Fields,
     Problem,
     WireError,
     as_json,
-    decode_ask,
     encode_problem,
     parse,
-    to_sse,
 )
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.stream import PING_EVERY_S
 
 log = logging.getLogger("dg_lsp.engine")
-
-PING = b": still here\n\n"
-NOT_STORED = {"Cache-Control": "no-store"}
 
 
 def build(service: Service, token: str) -> ASGIApp:
@@ -58,14 +50,9 @@ def build(service: Service, token: str) -> ASGIApp:
     routes = Routes(service)
     app = Starlette(
         routes=[
-            Route("/v1/infill", routes.infill, methods=["POST"]),
             Route("/v1/completions", routes.completions, methods=["POST"]),
             Route("/infill", routes.llama_infill, methods=["POST"]),
             Route("/v1/models", routes.models),
-            Route("/v1/info", routes.info),
-            Route("/v1/lease", routes.lease),
-            Route("/v1/settings", routes.settings, methods=["POST"]),
-            Route("/v1/shutdown", routes.shutdown, methods=["POST"]),
             Route("/health", routes.health),
         ],
         exception_handlers=dict.fromkeys((RefusalError, WireError, HTTPException, Exception), _on_error),
@@ -79,15 +66,6 @@ class Routes:
         self._ids = itertools.count(1)
         # Most remote servers need one call per candidate, and charge for each.
         self._choice = 1 if is_remote(service.engine_id.model) else compat.CHOICE
-
-    async def infill(self, request: Request) -> Response:
-        """Stream `accepted`, `draft` if requested, `candidate`, then `done` or `error`."""
-        ask = decode_ask(await read_body(request))
-        if ask.prepares:
-            self._queue.expect(ask.request)
-            return Response(to_sse(Accepted("")) + to_sse(Done("finished")), headers=NOT_STORED, media_type="text/event-stream")
-        job, inbox = self._submit(ask)
-        return Events(_sent(inbox), lambda: self._queue.cancel(job))
 
     async def completions(self, request: Request) -> Response:
         return await self._answer(request, compat.from_openai(await read_body(request), self._choice), b"data: [DONE]\n\n")
@@ -105,9 +83,6 @@ class Routes:
         model = {"id": self._service.engine_id.model, "object": "model", "created": 0, "owned_by": "dg-lsp"}
         return JSONResponse({"object": "list", "data": [model]})
 
-    async def info(self, request: Request) -> Response:
-        return JSONResponse(self._service.info())
-
     async def health(self, request: Request) -> Response:
         """Return whether the engine serves requests. This neither loads the model nor counts as use of the engine."""
         status = self._queue.status
@@ -116,88 +91,33 @@ class Routes:
         body = {"status": status.state, "state": status.state, "message": status.message, "fraction": status.fraction}
         return JSONResponse(body, 503)
 
-    async def lease(self, request: Request) -> Response:
-        """Stream the model's state. The open response counts as one user of the engine."""
-        if request.method == "HEAD":  # Starlette adds HEAD to GET, and its response never closes the lease
-            raise HTTPException(405)
-        inbox: Inbox[Event] = Inbox()
-        self._service.take_lease(inbox.put, warm=request.query_params.get("warm") == "1")
-        return Events(_sent(inbox), lambda: self._service.end_lease(inbox.put))
-
-    async def settings(self, request: Request) -> Response:
-        """Change how the engine runs from its next step on, and return its settings."""
-        return JSONResponse(self._service.change(await read_body(request)))
-
-    async def shutdown(self, request: Request) -> Response:
-        """Stop the engine now, or once it has no leases and no requests."""
-        return JSONResponse(self._service.shut_down(await read_body(request)))
-
-    def _submit(self, ask: Ask) -> tuple[Job, Inbox[Event]]:
-        inbox: Inbox[Event] = Inbox()
-        return self._service.submit(ask, inbox.put), inbox
-
     def _facts(self) -> dict[str, object]:
         return {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.engine_id.model}
 
     async def _answer(self, request: Request, completion: CompletionRequest, ending: bytes = b"") -> Response:
-        """Return the answer to another client, and cancel the work when it disconnects."""
-        job, inbox = self._submit(completion.ask)
-
-        async def streamed() -> AsyncIterator[bytes]:
-            try:
-                for part in compat.answers(completion, *await _gather(inbox), self._facts()):
-                    yield b"data: " + as_json(part) + b"\n\n"
-            except RefusalError as refusal:
-                yield b"data: " + as_json({"error": {"message": refusal.message, "code": refusal.code}}) + b"\n\n"
-                return
-            yield ending
+        """Return the answer, of a stream all its events at once; cancel the work when the client disconnects."""
+        inbox: Inbox[Event] = Inbox()
+        job = self._service.submit(completion.ask, inbox.put)
 
         async def left() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
 
-        if completion.stream:
-            return Events(streamed(), lambda: self._queue.cancel(job))
         gathering, leaving = asyncio.ensure_future(_gather(inbox)), asyncio.ensure_future(left())
         try:
             await asyncio.wait((gathering, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not gathering.done():
                 raise RefusalError("bad_request", "the client disconnected")
-            return JSONResponse(compat.answers(completion, *gathering.result(), self._facts())[0])
+            bodies = compat.answers(completion, *gathering.result(), self._facts())
         finally:
             self._queue.cancel(job)
             gathering.cancel()
             leaving.cancel()
             await asyncio.gather(gathering, leaving, return_exceptions=True)
-
-
-class Events(StreamingResponse):
-    """Server-sent events that call `on_close` however they end, even if they end before the first event."""
-
-    def __init__(self, events: AsyncIterator[bytes], on_close: Callable[[], None]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers=NOT_STORED)
-        self._on_close = on_close
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until they end or the client disconnects."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._on_close()
-
-
-async def _sent(inbox: Inbox[Event]) -> AsyncIterator[bytes]:
-    """Yield the events up to the last one as server-sent events, with a ping where none comes."""
-    while True:
-        event = await inbox.take(PING_EVERY_S)
-        if event is None:
-            yield PING
-            continue
-        # A client that reads slowly skips drafts, so that it never shows an old one.
-        if not (isinstance(event, Draft) and inbox.is_slow()):
-            yield to_sse(event)
-        if isinstance(event, LAST):
-            return
+        if not completion.stream:
+            return JSONResponse(bodies[0])
+        events = b"".join(b"data: " + as_json(body) + b"\n\n" for body in bodies)
+        return Response(events + ending, headers={"Cache-Control": "no-store"}, media_type="text/event-stream")
 
 
 async def _gather(inbox: Inbox[Event]) -> tuple[list[Candidate], Done]:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.task import Concurrency, Task
-from dg_lsp.wire.messages import Accepted, Ask, CacheUse, Done, ErrorCode, Event, Problem, Reason, Status, Timings
+from dg_lsp.wire.messages import Ask, CacheUse, Done, ErrorCode, Event, Problem, Reason, Status, Timings
 
 log = logging.getLogger("dg_lsp.engine")
 
@@ -186,7 +186,6 @@ class Queue:
                 waiting = sum(job.started_at is None for job in self._jobs)
                 raise RefusalError("busy", f"the engine is busy: {waiting} requests are already waiting")
             job = Job(ask, emit, next(self._numbers), now, due=now + ms / 1000 if ms else None)
-            emit(Accepted(f"{job.order:x}", sum(other.end is None for other in self._jobs)))
             self._jobs.append(job)
             if job.ask.priority == "interactive":
                 self._expected = None  # this request is newer than the expected one

@@ -89,12 +89,11 @@ class Service:
         self.worker.start()
         self.queue.order("load")
 
-    def take_lease(self, emit: Emit, *, warm: bool) -> None:
-        """Count a client until `end_lease`, and send it the engine's states. `warm` loads the model if it is unloaded."""
+    def take_lease(self, emit: Emit) -> None:
+        """Count a client until `end_lease`, load the model for it, and send it the engine's states."""
         self.leases.add(emit)
         emit(self.queue.status)
-        if warm:
-            self.queue.order("load")
+        self.queue.order("load")
 
     def end_lease(self, emit: Emit) -> None:
         self.leases.discard(emit)
