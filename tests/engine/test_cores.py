@@ -18,7 +18,6 @@ from dg_lsp.engine.model.cores import LONGEST_RETRY_MS, MOST, Cores, Plan
 from tests.engine.engine_kit import ROOT
 
 RECORDED: dict[str, dict[str, list[list[float]]]] = json.loads((ROOT / "fixtures" / "cores.json").read_text("utf-8"))
-SITUATIONS = tuple(RECORDED)
 
 
 def total_ms(situations: Sequence[str], threads: int) -> float:
