@@ -109,6 +109,19 @@ class Completer:
         finally:
             if self._newest.get(request.uri) is request:
                 del self._newest[request.uri]
+            self._answers.wake()
+
+    @property
+    def engine(self) -> EngineClient:
+        """The client of the model that suggests."""
+        return self._engine
+
+    async def finished(self, uri: str, offset: int) -> bool:
+        """Wait until no request for suggestions of a document runs; return whether none is shown at an offset of it."""
+        while uri in self._newest:
+            await self._answers.change()
+        doc = self._snapshots.documents.get(uri)
+        return doc is not None and not self._unwanted.is_shown(uri, doc.index.text, offset)
 
     async def _complete(self, request: SuggestionRequest) -> Reply:
         now = await self._snapshots.take(request.uri, request.offset, request.selected)

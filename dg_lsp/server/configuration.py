@@ -22,8 +22,9 @@ from dg_lsp.server import convert
 from dg_lsp.wire import config
 from dg_lsp.wire.config import LOCAL_ONLY, SECTION, stays_local
 from dg_lsp.wire.model_names import is_remote
-from dg_lsp.wire.settings import Settings
+from dg_lsp.wire.settings import AUTO, Settings
 
+NO_EDIT_MODEL = "Set engine.edit_model to one that writes next edits."
 KEYS = tuple(setting.editor_key for setting in config.OF_EDITORS)
 Stamp = tuple[int, int, int]
 
@@ -89,12 +90,12 @@ class Configuration:
         folders = {self._folder(uri), *(self._around(place) for path in self._paths(uri) for place in (path, _real(path)))}
         return tuple(dict.fromkeys(pattern for folder in folders for pattern in self._at(folder)[0].local_only))
 
-    def withheld(self, uri: str) -> str:
-        """Return why a document may not be sent to the session's model; "" if it may.
+    def withheld(self, uri: str, model: str = "") -> str:
+        """Return why a document may not be sent to a model, by default the session's; "" if it may.
 
         The reason is the end of a sentence that begins with "it".
         """
-        if not is_remote(self.session.model):
+        if not is_remote(model or self.session.model):
             return ""
         if convert.is_elsewhere(uri):
             return "is on another machine, and its ignore rules are not here; only a local model may see it"
@@ -146,6 +147,9 @@ class Configuration:
                 problems = (*problems, *more)
             if result.trigger == "held" and not self.can_hold:
                 result = replace(result, trigger="manual")
+            if result.next_edit != "off" and result.edit_model == AUTO:
+                problems = (*problems, f"next_edit.trigger is {result.next_edit}, but no model is named. {NO_EDIT_MODEL}")
+                result = replace(result, next_edit="off")
             self._by_folder[folder] = result, problems
         return self._by_folder[folder]
 

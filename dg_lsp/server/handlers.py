@@ -8,12 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.client.port import EngineError
 from dg_lsp.core import positions
 from dg_lsp.core.values import Span
 from dg_lsp.server import configuration, convert, methods, reasons
-from dg_lsp.server.methods import BadParamsError
+from dg_lsp.server.methods import BadParamsError, Versioned
 from dg_lsp.server.reasons import Reason
 from dg_lsp.server.session import DgLanguageServer
 
@@ -145,6 +146,8 @@ def did_close_notebook(server: DgLanguageServer, params: lsp.DidCloseNotebookDoc
 def _close(server: DgLanguageServer, uri: str) -> None:
     server.documents.close(uri)
     server.completer.forget(uri)
+    if "next_edits" in server.__dict__:  # an edit was remembered, or asked for
+        server.next_edits.forget(uri)
     server.nearby.forget(uri)
 
 
@@ -156,11 +159,14 @@ def changed(
 ) -> None:
     """Apply the changes of a notification to an open document, and let the completer learn from them."""
     if (doc := server.documents.get(of.uri)) is not None:
+        at_first = doc.index.text
         # One by one, as several cursors remove several texts; many together, because each compares the whole text.
         for part in [(change,) for change in changes] if len(changes) <= MOST_APART else [changes]:
             before = doc.index.text
             server.documents.change(of.uri, of.version, part)
             server.completer.typed(of.uri, before, doc.index.text)
+        if server.settings.next_edit != "off" and doc.index.text != at_first:
+            server.next_edits.typed(of.uri, at_first, doc.index.text)
 
 
 # Code actions
@@ -257,6 +263,36 @@ async def _answer(
             server.reporter.update(latency_ms=round(latencies[-1]))
 
 
+async def next_edit(server: DgLanguageServer, params: object) -> dict[str, Any]:
+    """Return at most one edit; none for another version than the document has. Raises JsonRpcInvalidParams."""
+    try:
+        asked = methods.read(params, methods.NextEditParams)
+    except BadParamsError as error:
+        raise JsonRpcInvalidParams(str(error)) from error
+    if asked.document.version is None:
+        raise JsonRpcInvalidParams("a request for the next edit needs the document's version")
+    uri, encoding = asked.document.uri, server.documents.encoding
+    doc = server.documents.get(uri)
+    if server.settings.next_edit == "off" or doc is None or doc.document.version != asked.document.version:
+        return {"edits": []}
+    from dg_lsp.server.next_edit import EditRequest
+
+    at = convert.to_offset(doc.index, asked.position, encoding)
+    try:
+        offer = await server.next_edits.offer(EditRequest(uri, at, automatic=asked.context.trigger_kind != 1))
+    except EngineError as error:
+        await server.tell(str(error))
+        return {"edits": []}
+    except Exception:
+        # Editors would show a popup for each error response, so only log it.
+        log.exception("a request for the next edit failed")
+        return {"edits": []}
+    if offer is None:
+        return {"edits": []}
+    range_ = convert.to_range(offer.index, offer.span, encoding)
+    return {"edits": [methods.next_edit(Versioned(uri, offer.version), range_, offer.text, offer.id)]}
+
+
 HANDLERS: dict[str, Callable[..., Any]] = {
     lsp.INITIALIZE: initialize,
     lsp.SHUTDOWN: shutdown,
@@ -275,6 +311,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     lsp.CODE_ACTION_RESOLVE: resolve_code_action,
     lsp.WORKSPACE_EXECUTE_COMMAND: execute_command,
     lsp.TEXT_DOCUMENT_INLINE_COMPLETION: inline_completion,
+    methods.NEXT_EDIT: next_edit,
 }
 """The handler of each method; `initialize` adds `completion` for an editor with lists only."""
 

@@ -12,6 +12,7 @@ from lsprotocol import types as lsp
 
 from dg_lsp.client.life import StateName
 from dg_lsp.server.reasons import Reason
+from dg_lsp.wire.settings import NextEditTrigger
 
 VERSION = 1
 """Grows when an older client would misread a changed message; sent in the result of `initialize` and in each status."""
@@ -20,13 +21,16 @@ STATUS = "dgLsp/status"
 DRAFT = "dgLsp/draft"
 REFRESH = "dgLsp/refresh"
 DID_MOVE = "dgLsp/didMove"
+NEXT_EDIT = "textDocument/copilotInlineEdit"
+"""Named so by the clients that know the request."""
 
 FILL = "dgLsp.fill"
 GET_STATUS = "dgLsp.status"
 RESTART = "dgLsp.restartEngine"
 PULL = "dgLsp.pull"
+TELL_EDIT = "dgLsp.nextEdit"
 
-COMMANDS = (FILL, GET_STATUS, RESTART, PULL)
+COMMANDS = (FILL, GET_STATUS, RESTART, TELL_EDIT, PULL)
 
 What = Literal["body", "hole", "all", "regenerate", "repair", "docstring"]
 
@@ -79,7 +83,7 @@ class StatusParams(Message, frozen=True):
     """The status: the engine's state and model, the last answer's latency, the reason for a missing suggestion.
 
     `problems` has a sentence for each problem in the settings. `offer` could replace the embedded model, which is in use.
-    `held`: the client shows an unprompted suggestion only when the user reveals it.
+    `held`: the client shows an unprompted suggestion only when the user reveals it. `next_edit`: when to ask for the next edit.
     """
 
     state: StateName
@@ -92,6 +96,7 @@ class StatusParams(Message, frozen=True):
     problems: tuple[str, ...] = ()
     offer: ModelOffer | None = None
     held: bool = False
+    next_edit: NextEditTrigger = "off"
 
 
 class DraftHole(Message, frozen=True):
@@ -131,6 +136,31 @@ class MoveParams(Message, frozen=True, rename={"document": "textDocument"}):
 
     document: Versioned
     position: lsp.Position
+
+
+class EditContext(Message, frozen=True):
+    """Who asks for the next edit: the user (1), or the client by itself."""
+
+    trigger_kind: int = 2
+
+
+class NextEditParams(Message, frozen=True, rename={"document": "textDocument"}):
+    """Where the cursor is, for which the next edit is requested."""
+
+    document: Versioned
+    position: lsp.Position
+    context: EditContext = EditContext()
+
+
+def next_edit(document: Versioned, range_: lsp.Range, text: str, offer_id: str) -> dict[str, Any]:
+    """Return an edit to offer: what replaces a range of this version of a document, and the command for who accepts it."""
+    accept = {"title": "Accept the next edit", "command": TELL_EDIT, "arguments": [offer_id, "accepted"]}
+    return {
+        "textDocument": msgspec.to_builtins(document),
+        "range": msgspec.to_builtins(range_),
+        "text": text,
+        "command": accept,
+    }
 
 
 class BadParamsError(ValueError):

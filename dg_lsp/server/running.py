@@ -80,6 +80,11 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
         return None
     if params.command == methods.FILL:
         return await _fill(server, to_fill_params(first))
+    if params.command == methods.TELL_EDIT:
+        # What was accepted is a change of the document, which says the same.
+        if "rejected" in arguments[1:2] and server.settings.next_edit != "off":
+            server.next_edits.reject(str(first))
+        return None
     raise JsonRpcInvalidParams(f"unknown command {params.command!r}; use one of {', '.join(methods.COMMANDS)}")
 
 

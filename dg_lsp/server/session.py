@@ -24,7 +24,7 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
-from dg_lsp.client.engine import Connector, EngineClient, connect_options, join
+from dg_lsp.client.engine import ConnectOptions, Connector, EngineClient, connect_options, join
 from dg_lsp.client.life import State
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Document
@@ -43,6 +43,7 @@ from dg_lsp.wire.tasks import Tasks, log_error
 if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.
     from dg_lsp.server.completion import Completer
+    from dg_lsp.server.next_edit import NextEdits
     from dg_lsp.server.snapshot import Nearby, Snapshots
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class DgLanguageServer(LanguageServer):
         self.engine = EngineClient(
             None, self._engine_changed, self._on_message, self.configuration.local_only, clock, connector
         )
+        self._connector = connector
         self.bars: dict[str | int, Callable[[], None]] = {}
         """What the button of each progress bar calls, by the bar's token."""
         self.tasks = Tasks[object](self._task_failed)
@@ -112,7 +114,8 @@ class DgLanguageServer(LanguageServer):
         """The memory of the largest GPU for a laptop model, known after the first seconds; 0 for none."""
         self.is_pulling = False
         """Whether a laptop model is being downloaded."""
-        self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
+        self._edit_engine: EngineClient | None = None
+        self.protocol.experimental = {"dgLsp": {"version": methods.VERSION, "nextEdit": True}}
         self.protocol.unreadable = self._unreadable
         self.protocol.explain = self.explain
 
@@ -132,6 +135,30 @@ class DgLanguageServer(LanguageServer):
 
         on_late = self._send_refresh if self.client.asks_again else None
         return Completer(self.snapshots, self.engine, self.clock, self.note_outcome, on_late)
+
+    @cached_property
+    def next_edits(self) -> NextEdits:
+        """The object that remembers edits and offers the next one, created when one is first remembered or asked for."""
+        from dg_lsp.server.next_edit import NextEdits
+
+        def withheld(uri: str) -> str:
+            return self.configuration.withheld(uri, self.settings.edit_model)
+
+        return NextEdits(self.snapshots, self.completer, self._engine_of_edits, withheld, self.clock, self._note_no_edit)
+
+    def _engine_of_edits(self) -> EngineClient:
+        """Return the client of the model that writes edits: that of the suggestions, or another one, connected on first use."""
+        if laptop.resolve(self.settings.edit_model) == self.reporter.status.model:
+            return self.engine
+        if self._edit_engine is None:
+            self._edit_engine = EngineClient(
+                None, lambda _: None, self._on_message, self.configuration.local_only, self.clock, self._connector
+            )
+        try:
+            self._edit_engine.use(self._options(laptop.resolve(self.settings.edit_model)))
+        except EngineError as error:
+            self._edit_engine.refuse(str(error))
+        return self._edit_engine
 
     @cached_property
     def snapshots(self) -> Snapshots:
@@ -161,9 +188,19 @@ class DgLanguageServer(LanguageServer):
         await self.tasks.close()
         if "completer" in self.__dict__:  # was needed
             await self.completer.close()
+        await self._end_edits()
         if "nearby" in self.__dict__:
             await self.nearby.close()
         await self.engine.close()
+
+    async def _end_edits(self) -> None:
+        """Forget the edits, and disconnect from the engine that writes them."""
+        next_edits, engine = self.__dict__.pop("next_edits", None), self._edit_engine
+        self._edit_engine = None
+        if next_edits is not None:
+            await next_edits.close()
+        if engine is not None:
+            await engine.close()
 
     # Life
 
@@ -252,6 +289,10 @@ class DgLanguageServer(LanguageServer):
         # Cached answers were made with the old settings.
         if "completer" in self.__dict__:
             self.completer.forget_answers()
+        if "next_edits" in self.__dict__:
+            self.next_edits.forget_answers()
+            if self.settings.next_edit == "off":
+                self.spawn(self._end_edits())
         if self.engine.state.name != "off":
             self._connect()
 
@@ -282,17 +323,20 @@ class DgLanguageServer(LanguageServer):
     def _connect(self) -> bool:
         """Use the engine of the settings; return whether it is another one, whose answers and times are others."""
         self._use_model()
-        # How long the engine stays and how wide its passes are is the user's to say: a repository's file may not.
-        own = config.read()[0].settings
-        settings = replace(self.settings, model=self.reporter.status.model, exit_after=own.exit_after, rows=own.rows)
         try:
-            is_other = self.engine.use(connect_options(config.Config(settings)))
+            is_other = self.engine.use(self._options(self.reporter.status.model))
         except EngineError as error:
             self.engine.refuse(str(error))
             is_other = True
         if is_other and "completer" in self.__dict__:
             self.completer.reset()
         return is_other
+
+    def _options(self, model: str) -> ConnectOptions:
+        """Return the options to connect to a model's engine; raise EngineError as `connect_options` does."""
+        # How long the engine stays and how wide its passes are is the user's to say: a repository's file may not.
+        own = config.read()[0].settings
+        return connect_options(config.Config(replace(self.settings, model=model, exit_after=own.exit_after, rows=own.rows)))
 
     def _use_model(self) -> None:
         better = laptop.offered(self.settings.model, self.card_bytes)
@@ -302,7 +346,8 @@ class DgLanguageServer(LanguageServer):
     def _configure(self) -> None:
         self.settings = self.configuration.session
         self._use_model()
-        self.reporter.update(problems=self.configuration.problems, held=self.settings.trigger == "held")
+        held, next_edit = self.settings.trigger == "held", self.settings.next_edit
+        self.reporter.update(problems=self.configuration.problems, held=held, next_edit=next_edit)
         self.reporter.paused(reasons.paused(self.settings))
 
     def _show_problems(self) -> None:
@@ -390,7 +435,12 @@ class DgLanguageServer(LanguageServer):
             return
         if reason.code == "internal":
             self.explain()
-        sentence = f"no suggestion: {reason.message} [{reason.code}]"
+        self._trace(f"no suggestion: {reason.message} [{reason.code}]")
+
+    def _note_no_edit(self, reason: str) -> None:
+        self._trace(f"no next edit: {reason}")
+
+    def _trace(self, sentence: str) -> None:
         log.debug("%s", sentence)
         if self.protocol.trace != lsp.TraceValue.Off:
             self.log_trace(lsp.LogTraceParams(sentence))

@@ -61,6 +61,11 @@ class Unwanted:
         """Record that a suggestion is shown at an offset of a document; a later change tells whether it is rejected."""
         self._offers[uri] = (text, at, suggestion)
 
+    def is_shown(self, uri: str, text: str, at: int) -> bool:
+        """Return whether a suggestion that was offered at an offset of this text is still on the screen, as far as is known."""
+        offer = self._offers.get(uri)
+        return offer is not None and offer[:2] == (text, at)
+
     def reject(self, uri: str, at: int, text: str, now_s: float) -> None:
         """Store a suggestion that was rejected at an offset, for some minutes."""
         self._items = (*self._items, _Item(uri, at, text[:MAX_REMOVED_CHARS], now_s + REJECTED_S))[-MAX_UNWANTED:]

@@ -97,7 +97,7 @@ def read(workspace: Path | None = None, environ: Mapping[str, str] | None = None
             config = replace(config, settings=layered(config.settings, {"local_only": EVERYTHING}))
         keys, wrong_keys = _keys(settings_object.pop("keys", {}), origin, str(path), users)
         values, wrong = parse(settings_object, str(path))
-        values, wrong_model = _with_model(values, path.parent, f"engine.model in {path}")
+        values, wrong_model = _with_models(values, path.parent, str(path))
         problems += [*wrong_keys, *wrong, *wrong_model]
         if origin == "workspace":
             values, refused = admit(values, config.settings, str(path), users)
@@ -105,7 +105,7 @@ def read(workspace: Path | None = None, environ: Mapping[str, str] | None = None
         config = Config(layered(config.settings, values), {**config.keys, **keys})
         own_model = config.settings.model if origin == "user" else own_model
     values, wrong = parse_environment(environ)
-    values, wrong_model = _with_model(values, Path(), f"DG_LSP_MODEL in {ENVIRONMENT}")
+    values, wrong_model = _with_models(values, Path(), ENVIRONMENT)
     settings = layered(config.settings, values)
     keys, wrong_keys = _environment_key(environ.get(KEY_VARIABLE, ""), str(values.get("model", own_model)))
     return Config(settings, {**config.keys, **keys}), (*problems, *wrong, *wrong_model, *wrong_keys)
@@ -213,17 +213,21 @@ def _load(path: Path, origin: Origin, environ: Mapping[str, str], *, needed: boo
     return values, ""
 
 
-def _with_model(values: dict[str, object], folder: Path, what: str) -> tuple[dict[str, object], list[str]]:
-    """Return the values with the model's folder as a full path, and a message if the model's URL holds a password.
+def _with_models(values: dict[str, object], folder: Path, where: str) -> tuple[dict[str, object], list[str]]:
+    """Return the values with each model's folder as a full path, and a message for each model whose URL holds a password.
 
-    A relative path starts at `folder`.
+    A relative path starts at `folder`. `where` names the source.
     """
-    model = values.get("model")
-    if not isinstance(model, str):
-        return values, []
-    if model_names.has_password(model):
-        return {name: value for name, value in values.items() if name != "model"}, [f"{what} {NO_PASSWORD}"]
-    return {**values, "model": model_names.full(model, folder)}, []
+    full, problems = dict(values), list[str]()
+    for setting in OF_MODELS:
+        if isinstance(model := values.get(setting.field), str):
+            if model_names.has_password(model):
+                del full[setting.field]
+                key = setting.variable if where == ENVIRONMENT else setting.key
+                problems.append(f"{key} in {where} {NO_PASSWORD}")
+            else:
+                full[setting.field] = model_names.full(model, folder)
+    return full, problems
 
 
 def _keys(keys_object: object, origin: Origin, where: str, users: Path) -> tuple[dict[str, str], list[str]]:
@@ -323,6 +327,7 @@ SETTINGS = tuple(
 )
 VARIABLES = (FILE_VARIABLE, KEY_VARIABLE, SAFE_VARIABLE, *(setting.variable for setting in SETTINGS if setting.variable))
 OF_EDITORS = tuple(setting for setting in SETTINGS if setting.about.in_editors)
+OF_MODELS = tuple(setting for setting in SETTINGS if setting.about.is_model)
 
 
 def squeezed(key: str) -> str:
@@ -460,18 +465,21 @@ def admit(
         if setting.about.is_users_own and setting.field in admitted:
             del admitted[setting.field]
             problems.append(f"{prefix}{setting.key} in {where} is ignored. Move it to {user_file}.")
-    if isinstance(model := admitted.get("model"), str):
+    for setting in OF_MODELS:
+        if not isinstance(model := admitted.get(setting.field), str):
+            continue
         # The full path, so that the folder that was checked is the one that is loaded.
         model = model_names.full(model)
-        entry = None if model == base.model else unallowed(model, base.allow)
+        entry = None if model == getattr(base, setting.field) else unallowed(model, base.allow)
         if entry is None:
-            admitted["model"] = model
+            admitted[setting.field] = model
         else:
-            del admitted["model"]
+            del admitted[setting.field]
             verb = "send code to" if model_names.is_remote(model) else "load"
             advice = f'To allow that, add "{entry}" to engine.allow in {user_file}.'
             reason = f"it would {verb} {entry}. {advice}" if entry else "its URL is not the URL of a server."
-            problems.append(f"{prefix}engine.model in {where} is ignored: {reason}")
+            key = setting.editor_key if prefix else setting.key
+            problems.append(f"{prefix}{key} in {where} is ignored: {reason}")
     return admitted, tuple(problems)
 
 

@@ -6,6 +6,7 @@ wrong values. `tests/pages/settings.py` derives VS Code's schema and the tables 
 
 # Annotations are not postponed in this module, because `config` reads them as types when a front end starts.
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -23,6 +24,7 @@ EVERYTHING = ("*",)
 MAX_S = 1_000_000
 
 Trigger = Literal["auto", "held", "manual"]
+NextEditTrigger = Literal["off", "pause", "manual"]
 DEVICES = ("auto", "cpu", "cuda", "mps")
 Precision = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"]
 Check = Callable[[Any], None]
@@ -46,12 +48,19 @@ def check_patterns(patterns: tuple[str, ...]) -> None:
         raise BadValueError(f"must be a list of patterns as in .gitignore, and {error}") from error
 
 
+def check_edit_form(model: str) -> None:
+    """Raise BadValueError for a model that writes next edits in another form, judged by its name."""
+    if other := re.search(r"zeta|mercury|instinct", model.casefold()):
+        raise BadValueError(f"must be a model in the form of Sweep's, because dg-lsp does not write that of {other[0].title()}")
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """The description of a setting, and which sources may set it. `items` names the entries of a list.
 
     In editors that distinguish them, a `per_machine` setting belongs to the machine, not to a workspace. A wrong value
-    is left out, or replaced by `if_wrong` if that is set. A workspace's value for an `is_users_own` setting is ignored.
+    is left out, or replaced by `if_wrong` if that is set. A workspace's value for an `is_users_own` setting is ignored, and one
+    for a setting that `is_model` counts only if the user allows it.
     """
 
     key: str
@@ -60,6 +69,7 @@ class About:
     items: str = ""
     choices: tuple[str, ...] = ()
     in_editors: bool = True
+    is_model: bool = False
     per_machine: bool = False
     check: Check | None = None
     if_wrong: object = None
@@ -108,6 +118,17 @@ class Settings:
         "`/NAME`), a hub id (`OWNER/NAME`), `vllm:URL[#MODEL]`, `chat:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
         "Change it when you have a GPU or a model server, or to keep to one model.",
         per_machine=True,
+        is_model=True,
+    )
+    edit_model: Text = setting(
+        AUTO,
+        "engine.edit_model",
+        "The model that writes next edits: a name as in `engine.model`, or `fim:openai:URL#MODEL`. It must have been trained "
+        "in the form of Sweep's models. `auto`: none yet.",
+        "Set it with `next_edit.trigger`.",
+        per_machine=True,
+        is_model=True,
+        check=check_edit_form,
     )
     device: Text = setting(
         "auto",
@@ -254,6 +275,14 @@ class Settings:
         "In completion lists: a request of the trigger kind `Invoked` is one that you made by a key. It gets several "
         "suggestions whatever their probability, also in comments and with `completion.trigger` set to `manual`.",
         "Set `true` if your editor opens lists only when you press a key. Many editors also send this kind for each letter.",
+    )
+    next_edit: NextEditTrigger = setting(
+        "off",
+        "next_edit.trigger",
+        "When to offer the next edit, a change that you will probably make near the cursor after your last ones: `off`; "
+        "`pause` when you pause; `manual` only when asked. Needs `engine.edit_model`, and a client that shows next edits.",
+        "Set `pause` if you have a model for it, and `manual` if the offers distract you.",
+        choices=("only when asked for", "never, and nothing is remembered", "when you pause after a change"),
     )
     action_deadline: Annotated[int, Meta(ge=0, le=3_600_000)] = setting(
         20_000,

@@ -1,10 +1,11 @@
 """An engine for the server's tests: real code in the server's own process, told what to do by the text that it is asked about.
 
 A comment line in the prefix may say, as JSON after `engine:`, the `text` (or `texts` for several holes) to answer, its
-`probability` or null,
-`confidences`, and a `gate`: a file that must exist before the answer is given, or `fail` with a sentence. With `late`, the
-deadline ends the first request with this value. With `whole`, a line, the answer is its part up to the next `)`, after what
-stands before the cursor. The answer takes `ms`. What is asked is written to the file that DG_LSP_TEST_JOURNAL names.
+`probability` or null, `confidences`, and a `gate`: a file that must exist before the answer is given, or `fail` with a
+sentence. With `late`, the deadline ends the first request with this value. With `whole`, a line, the answer is its part up to
+the next `)`, after what stands before the cursor. The answer takes `ms`. A question for the next edit is answered with the
+window in which all of `edit[0]` is `edit[1]`; its directive stands in the file as it was before the edits. What is asked is
+written to the file that DG_LSP_TEST_JOURNAL names.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Scripted(ReadyEngine):
     async def fill(
         self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
     ) -> tuple[Candidate, ...]:
-        directives = re.findall(r"engine: (\{.*\})", request.prefix + "".join(request.between) + request.suffix)
+        shown = request.question.shown if request.question is not None else ""
+        directives = re.findall(r"engine: (\{.*\})", shown + request.prefix + "".join(request.between) + request.suffix)
         script: dict[str, Any] = json.loads(directives[-1]) if directives else {}
         _note(
             "asked",
@@ -68,6 +70,8 @@ class Scripted(ReadyEngine):
         if (whole := script.get("whole")) is not None:
             part, closed, _ = whole.removeprefix(request.prefix.rpartition("\n")[2]).partition(")")
             script["text"] = part + closed
+        if request.question is not None:
+            return (Candidate((request.question.window.text.replace(*script["edit"]),)),)
         texts = tuple(script.get("texts") or [script.get("text", "answer = 1")] * len(request.holes))
         confidences = tuple(tuple(script.get("confidences", ())) for _ in texts)
         probability = script.get("probability", 0.9)

@@ -128,6 +128,32 @@ def test_a_file_that_changes_is_read_again(folders: Folders) -> None:
     assert (folders.session.candidates, folders.session.deadline) == (Settings().candidates, 5)
 
 
+@pytest.mark.parametrize(
+    ("model", "trigger", "sentence"),
+    [
+        ("auto", "off", "Set engine.edit_model"),
+        ("zed-industries/zeta", "off", "does not write that of Zeta"),
+        ("owner/name", "pause", ""),
+    ],
+)
+def test_next_edits_need_a_model_of_their_form(folders: Folders, model: str, trigger: str, sentence: str) -> None:
+    folders.user(f'next_edit.trigger = "pause"\nengine.edit_model = "{model}"\n')
+    assert folders.session.next_edit == trigger
+    assert any(sentence in problem for problem in folders.problems) == bool(sentence)
+    # The editor's settings may come from a file of the workspace.
+    folders.set_editor_settings({"engine.editModel": REMOTE})
+    assert folders.session.edit_model != REMOTE
+    assert any("dgLsp.engine.editModel in the editor's settings is ignored" in problem for problem in folders.problems)
+
+
+def test_a_file_may_be_withheld_from_the_model_of_edits_alone(folders: Folders) -> None:
+    folders.user("privacy.local_only = ['secret/']\nengine.model = 'embedded'\n")
+    folders.folder("a")
+    uri = folders.uri("a/secret/x.py")
+    assert folders.withheld(uri) == ""
+    assert folders.withheld(uri, REMOTE) == config.LOCAL_ONLY
+
+
 def test_local_only_files_are_withheld_from_remote_models(folders: Folders) -> None:
     folders.user(f"engine.model = '{REMOTE}'\nprivacy.local_only = ['*.key.py']\n")
     folders.set_roots([folders.folder("a", "privacy.local_only = ['secret/']\n")])

@@ -1,0 +1,147 @@
+"""What the user changed last, as the edits that a model is told. Pure: the caller passes the time.
+
+Keystrokes that follow one another at one place are one edit: a run of lines that became others. It is over when the user
+changes another place or file, or pauses for some seconds. Undoing takes an edit back. What a formatter or another branch
+changed is none: it is too long, or comes to several files at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dg_lsp.core import edits
+from dg_lsp.core.edits import MOST_EDITS, Edit, Hunk
+from dg_lsp.core.syntax import difference
+
+MOST_CHARS = 1_500
+"""The most characters of an edit, its old and new lines together."""
+JOIN_S = 10.0  # changes of one place within so many seconds are one edit
+BURST_S, BURST_FILES = 1.0, 3  # so many files that change within this time are not typed
+
+
+@dataclass(frozen=True)
+class Made:
+    """An edit of a document: its text before and after, and the offsets in the latter between which it changed, and when."""
+
+    uri: str
+    before: str
+    after: str
+    start: int
+    end: int
+    at_s: float
+
+    @cached_property
+    def edit(self) -> Edit | None:
+        """The edit, without a path; None if it is none to remember: equal, blank or too long."""
+        edit = edits.edit_between("", in_lf(self.before), in_lf(self.after))
+        return edit if edit and not edit.blank and len(edit.old) + len(edit.new) <= MOST_CHARS else None
+
+    def then(self, before: str, text: str, now_s: float) -> Made | None:
+        """Return this edit with another change of its document; None if that is another edit."""
+        if self.after != before or now_s - self.at_s > JOIN_S:
+            return None
+        change = difference(before, text)
+        low, high = _line_before(before, self.start), _line_behind(before, self.end)
+        if not low <= change.start <= change.old_end <= high:
+            return None
+        moved = change.new_end - change.old_end
+        end = max(self.end, change.old_end) + moved
+        return Made(self.uri, self.before, text, min(self.start, change.start), end, now_s)
+
+
+class History:
+    """The last edits, of all documents, oldest first, and the text of each document before them."""
+
+    def __init__(self) -> None:
+        self._made: list[Made] = []
+        self._recent: deque[tuple[float, str]] = deque()
+
+    def change(self, uri: str, before: str, text: str, now_s: float) -> None:
+        """Record that a document's text became another."""
+        self._recent.append((now_s, uri))
+        while now_s - self._recent[0][0] > BURST_S:
+            self._recent.popleft()
+        changed = {each for _, each in self._recent}
+        if len(changed) >= BURST_FILES:
+            self._made = [made for made in self._made if made.uri not in changed]
+            return
+        undone = next((place for place, made in enumerate(self._made) if made.uri == uri and made.before == text), None)
+        if undone is not None:
+            self._made = [made for place, made in enumerate(self._made) if place < undone or made.uri != uri]
+            return
+        last = self._made[-1] if self._made else None
+        if last is not None and last.uri == uri and (longer := last.then(before, text, now_s)) is not None:
+            self._made[-1] = longer
+            return
+        change = difference(before, text)
+        remembered = [made for made in self._made if made.edit is not None]
+        self._made = [*remembered, Made(uri, before, text, change.start, change.new_end, now_s)][-MOST_EDITS:]
+
+    def forget(self, uri: str) -> None:
+        """Forget a document that was closed."""
+        self._made = [made for made in self._made if made.uri != uri]
+
+    def since_s(self, now_s: float) -> float | None:
+        """Return how many seconds ago the last edit was made; None without one."""
+        return next((now_s - made.at_s for made in reversed(self._made) if made.edit is not None), None)
+
+    def uris(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(made.uri for made in self._made))
+
+    def original(self, uri: str, text: str) -> str:
+        """Return the text of a document before its first edit; `text`, which it has now, without one."""
+        return next((made.before for made in self._made if made.uri == uri and made.edit is not None), text)
+
+    def edits(self, path_of: Callable[[str], str | None]) -> tuple[Edit, ...]:
+        """Return the edits, oldest first, without those of documents for which `path_of` returns None."""
+        named = ((made.edit, path_of(made.uri)) for made in self._made)
+        return tuple(replace(edit, path=path) for edit, path in named if edit is not None and path is not None)
+
+    def typed_line(self, uri: str, text: str, offset: int) -> bool:
+        """Return whether the cursor is in a line of the last edit."""
+        last = self._made[-1] if self._made else None
+        if last is None or last.uri != uri or last.after != text:
+            return False
+        return _line_start(text, last.start) <= offset <= _line_end(text, last.end)
+
+
+def in_lf(text: str) -> str:
+    r"""Return the text with `\n` at the end of each line."""
+    return text.replace("\r\n", "\n")
+
+
+def is_restored(hunk: Hunk, text: str, made: Sequence[Edit]) -> bool:
+    """Return whether a change would only bring back what the user has just removed, or remove what was just written."""
+    old, new = _lines(text[hunk.start : hunk.end]), _lines(hunk.text)
+    removed, written = set[str](), set[str]()
+    for edit in made:
+        before, after = _lines(edit.old), _lines(edit.new)
+        removed = (removed | set(before)) - set(after)
+        written = (written | set(after)) - set(before)
+    back = [line for line in new if line not in old]
+    gone = [line for line in old if line not in new]
+    return all(line in removed for line in back) and all(line in written for line in gone)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _line_start(text: str, offset: int) -> int:
+    return text.rfind("\n", 0, offset) + 1
+
+
+def _line_end(text: str, offset: int) -> int:
+    end = text.find("\n", offset)
+    return len(text) if end < 0 else end
+
+
+def _line_before(text: str, offset: int) -> int:
+    return _line_start(text, max(0, _line_start(text, offset) - 1))
+
+
+def _line_behind(text: str, offset: int) -> int:
+    return _line_end(text, min(len(text), _line_end(text, offset) + 1))
