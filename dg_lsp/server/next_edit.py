@@ -144,6 +144,9 @@ class NextEdits:
         known = self._answers.get(request.uri)
         if known is not None and known.fits(now.index.text, request.offset):
             return self._chosen(now, known)
+        since_s = self._history.since_s(self._clock())
+        if since_s is None or (request.automatic and since_s > FRESH_S):
+            return "nothing was edited lately"
         made = await self._made()
         asked = question(now, self._history, made)
         if isinstance(asked, str):
@@ -197,12 +200,7 @@ class NextEdits:
             refused=now.refused or self._withheld(now.base.uri),
             lost=now.lost,
         )
-        if (reason := next(found, None)) is not None:
-            return reason.message
-        since_s = self._history.since_s(self._clock())
-        if since_s is None or (automatic and since_s > FRESH_S):
-            return "nothing was edited lately"
-        return ""
+        return next((reason.message for reason in found), "")
 
     async def _made(self) -> tuple[Edit, ...]:
         """Return the last edits, without those of documents that may not be sent to the model."""

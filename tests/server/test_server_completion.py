@@ -287,7 +287,7 @@ async def test_what_several_cursors_remove_is_not_suggested_again_at_any_of_thei
     session.held.text, session.held.others = "a + b", ("cost",)
     session.opened("def f():\n" + line.format("a + b") + "def g():\n" + line.format("a + b$0"))
     of = lsp.VersionedTextDocumentIdentifier(version=2, uri=URI)
-    server: Any = SimpleNamespace(documents=session.documents, completer=session.completer)
+    server: Any = SimpleNamespace(documents=session.documents, completer=session.completer, settings=session.settings)
     handlers.changed(server, of, [naive.edit("", (row, 11), (row, 16)) for row in (1, 4)])
     doc = session.documents.get(URI)
     assert doc is not None

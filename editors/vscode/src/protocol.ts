@@ -20,6 +20,7 @@ export interface Status {
   offer: { model: string; size: string; gives: string; isNew: boolean } | null;
   /** Show an unprompted suggestion only when the user reveals it. */
   held: boolean;
+  nextEdit: "off" | "pause" | "manual";
 }
 
 export interface DraftHole {
@@ -76,5 +77,6 @@ export const serverCommands = {
   fill: "dgLsp.fill",
   status: "dgLsp.status",
   restartEngine: "dgLsp.restartEngine",
+  nextEdit: "dgLsp.nextEdit",
   pull: "dgLsp.pull",
 } as const;

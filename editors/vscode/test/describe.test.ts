@@ -13,7 +13,7 @@ const READY: Status = {
   suppressed: null,
   busy: false,
   problems: [],
-  offer: null, held: false,
+  offer: null, held: false, nextEdit: "off",
 };
 
 function text(changes: Partial<Status>): string {

@@ -8,6 +8,7 @@ local M = {}
 ---@class dg_lsp.Settings
 ---@field enable? boolean offer suggestions and code actions
 ---@field ["engine.model"]? string "auto", "embedded", a laptop model, a folder, a hub id, or a remote model
+---@field ["engine.editModel"]? string "auto" (none yet), or a model that was trained to write next edits
 ---@field ["engine.device"]? string "auto", "cpu", "cuda", …
 ---@field ["engine.dtype"]? "auto"|"float32"|"bfloat16"|"float16"|"int8"|"fp8"|"int4" the precision of the weights
 ---@field ["engine.threads"]? integer CPU threads of the engine; 0 lets it choose
@@ -25,6 +26,7 @@ local M = {}
 ---@field ["completion.speculate"]? boolean request in advance what could follow a suggestion
 ---@field ["completion.inLists"]? boolean|"auto" offer suggestions in ordinary completion lists too
 ---@field ["completion.invokedByHand"]? boolean a request of a list with the kind Invoked is made by a key
+---@field ["nextEdit.trigger"]? "manual"|"off"|"pause" when to offer the next edit
 ---@field ["actions.deadline"]? integer milliseconds that each request of a fill may take
 ---@field ["context.windowChars"]? integer characters of the file that the model sees on each side of the hole
 ---@field ["context.relatedChars"]? integer characters of other files that the model sees
