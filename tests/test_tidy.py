@@ -59,6 +59,46 @@ def test_every_module_says_what_it_knows() -> None:
     assert silent == []
 
 
+SHAPE = re.compile(r"\[[^\[\]`]*[A-Z][^\[\]`]*\]|\bany shape\b")
+Functions = dict[tuple[str, str], ast.FunctionDef]
+
+
+def engine_functions() -> tuple[Functions, dict[str, list[str]]]:
+    """Return the public functions of the engine by class ("" for none) and name, and the bases of each class."""
+    functions, bases = Functions(), dict[str, list[str]]()
+    for path in sorted((ROOT / "dg_lsp" / "engine").rglob("*.py")):
+        if "import Tensor" not in (text := path.read_text("utf-8")) and "torch.Tensor" not in text:
+            continue
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [ast.unparse(base) for base in node.bases]
+            for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+                if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
+                    owner = node.name if isinstance(node, ast.ClassDef) else ""
+                    functions[owner or path.relative_to(ROOT).as_posix(), each.name] = each
+    return functions, bases
+
+
+def test_public_functions_with_tensors_state_shapes() -> None:
+    """In their docstring, or in that of a base class or a protocol."""
+    functions, bases = engine_functions()
+    protocols = [name for name, its_bases in bases.items() if "Protocol" in its_bases]
+    with_tensors, without_shapes = 0, []
+    for (owner, name), function in functions.items():
+        annotations = [each.annotation for each in (*function.args.args, *function.args.kwonlyargs)]
+        if owner.startswith("_") or not any(
+            re.search(r"\bTensor\b", ast.unparse(each)) for each in (*annotations, function.returns) if each
+        ):
+            continue
+        with_tensors += 1
+        owners = [owner, *bases.get(owner, ()), *(protocols if owner in bases else ())]
+        said = [ast.get_docstring(functions[each, name]) or "" for each in owners if (each, name) in functions]
+        if not any(map(SHAPE.search, said)):
+            without_shapes.append(f"{owner}.{name}")
+    assert with_tensors > 50
+    assert without_shapes == []
+
+
 def test_no_file_has_a_conflict_of_a_merge() -> None:
     assert [name for name, text in texts() if re.search(r"^(<<<<<<< |>>>>>>> )", text, re.MULTILINE)] == []
 

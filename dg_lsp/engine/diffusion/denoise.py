@@ -106,6 +106,7 @@ class CanvasState:
         return CanvasState(*(getattr(self, name)[at] for name in STATE))
 
     def put(self, at: Tensor, rows: CanvasState) -> None:
+        """Overwrite the rows `at` [N]."""
         for name in STATE:
             getattr(self, name)[at] = getattr(rows, name)
 

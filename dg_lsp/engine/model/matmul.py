@@ -162,7 +162,7 @@ def with_past(keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, 
 
 
 def additive(mask: Tensor | None, groups: int, dtype: torch.dtype) -> Tensor | None:
-    """Return a boolean mask as numbers to add to the scores, with a row for each query, or None."""
+    """Return a boolean mask [R, 1, T, L] as numbers to add to scores, with a row for each query: [R, 1, T * groups, L]."""
     if mask is None:
         return None
     return widened(torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf), groups)
@@ -189,6 +189,7 @@ class Quantised(NamedTuple):
     scales: Tensor
 
     def dense(self) -> Tensor:
+        """Return the matrix [N, I] in 32 bits."""
         return self.values.float().mul_(self.scales)
 
 
@@ -279,7 +280,7 @@ class Inputs:
 
     @property
     def rows(self) -> Tensor:
-        """The rows in 32 bits, times their factors."""
+        """The rows [N, I] in 32 bits, times their factors."""
         if self._factors is not None:
             self._rows, self._factors = self._rows * self._factors, None
         return self._rows

@@ -159,14 +159,14 @@ def padded(number: int, step: int) -> int:
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:
-    """Return values of the host on the device. A copy to a GPU does not wait for the work that is queued there."""
+    """Return values of any shape on the device. A copy to a GPU does not wait for the work that is queued there."""
     if not str(device).startswith("cuda"):
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
 
 
 def copy_to_device(buffer: Tensor, values: Tensor) -> None:
-    """Copy values of the host into a buffer on a device, without waiting for the work that is queued there."""
+    """Copy values of any shape into a buffer of a device, without waiting for the work that is queued there."""
     is_cuda = buffer.device.type == "cuda"
     buffer.copy_(values.pin_memory() if is_cuda else values, non_blocking=is_cuda)
 
@@ -304,7 +304,7 @@ class Places:
         return self._buffer.n_places - 1
 
     def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
-        """Do what `tree.OwnRoom.extend` does, in passes over at most `most_rows` tokens."""
+        """Return the last hidden states [N, H] as `tree.OwnRoom.extend` does, in passes over at most `most_rows` tokens."""
         parts, most = [], self._buffer.passes.most_rows
         for start in range(0, len(ids), most):
             own = slice(start, min(start + most, len(ids)))

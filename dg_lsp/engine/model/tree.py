@@ -72,7 +72,7 @@ class Tree:
 
     @property
     def root(self) -> tuple[KV, Tensor] | None:
-        """The keys and values of the prefix with its root, and the root's last hidden state; None if no pass here read it."""
+        """The keys and values of the prefix with its root, and the root's last hidden state [H]; None if no pass read it."""
         if self._room is None or not self._paths[ROOT] or not self.is_read:
             return None
         return crop(self._room.kv, self._length + 1), self._hidden[ROOT].clone()

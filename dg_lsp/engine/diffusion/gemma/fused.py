@@ -133,7 +133,7 @@ def linear(inputs: Tensor, matrix: Bank) -> Tensor | None:
 def compute(
     hidden: Tensor, expert_ids: Tensor, weights: Tensor, gate_up: Bank, down: Bank, tiles: tuple[Tiles, Tiles] | None = None
 ) -> Tensor:
-    """Compute what `experts` returns, with other tiles than those of the table if some are given. Raises what Triton raises."""
+    """Compute the [T, H] that `experts` returns, with `tiles` instead of those of the table. Raises what Triton raises."""
     kernels, (n_experts, two_inner, size) = _kernels(), gate_up.values.shape
     top_k, n_pairs, inner = expert_ids.shape[1], expert_ids.numel(), two_inner // 2
     is_narrow = gate_up.scales is not None
@@ -156,7 +156,7 @@ def compute(
 
 
 def product(inputs: Tensor, matrix: Bank) -> Tensor:
-    """Compute what `linear` returns. Raises what Triton raises."""
+    """Compute the products [..., O] that `linear` returns. Raises what Triton raises."""
     n_out, n_in = matrix.values.shape
     flat = inputs.reshape(-1, n_in)
     out = flat.new_empty(len(flat), n_out)

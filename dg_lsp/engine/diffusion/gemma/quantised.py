@@ -52,6 +52,7 @@ class Fp8Weight(nn.Module):
         return cls(values.view(wide.shape), scales.view(*wide.shape[:-1], 1))
 
     def dense(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight [..., O, I] in this type."""
         return self.values.to(dtype).mul_(_over(self.scales, self.values.shape))
 
     @property
@@ -69,6 +70,7 @@ class Int4Weight(nn.Module):
 
     @classmethod
     def of(cls, wide: Tensor) -> Int4Weight:
+        """Return a wide weight [..., O, I] in 4 bits, with scales for blocks of its values."""
         from bitsandbytes import functional as bnb
 
         packed, state = bnb.quantize_4bit(
@@ -77,6 +79,7 @@ class Int4Weight(nn.Module):
         return cls(packed, state)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight [..., O, I] in this type."""
         from bitsandbytes import functional as bnb
 
         return bnb.dequantize_4bit(self.values.data, self.state).to(dtype)  # type: ignore[no-any-return]
@@ -123,7 +126,7 @@ class NarrowExperts(nn.Module):
         self.banks[name] = bank
 
     def forward(self, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-        """Return the output of the library's experts, computed with the widened banks."""
+        """Return the output [T, H] of the library's experts for `hidden` [T, H], by the routing `index`, `weights` [T, K]."""
         banks: Iterable[tuple[str, Any]] = self.banks.items()  # torch knows them as modules
         by_name = dict(banks)
         narrow = [bank.bank for name in BANKS if isinstance(bank := by_name.get(name), Fp8Weight)]

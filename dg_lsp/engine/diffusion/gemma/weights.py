@@ -56,7 +56,7 @@ def fill_buffers(model: Any, device: str) -> None:
 
 
 def set_weight(model: Any, names: Sequence[str], value: torch.Tensor) -> None:
-    """Set a parameter or buffer to a tensor, under all its names in the model."""
+    """Set a parameter or buffer to a tensor of any shape, under all its names in the model."""
     parameter = nn.Parameter(value, requires_grad=False)
     for name in names:
         path, _, attribute = name.rpartition(".")
@@ -336,7 +336,7 @@ def _per_row(scale: Tensor, shape: tuple[int, ...]) -> Tensor:
 def place(
     model: Any, names: list[str], weight: Tensor | Fp8Weight, precision: Precision, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
-    """Set a weight under all its names in the model, quantised if the precision and the weight allow it."""
+    """Set a weight [..., O, I] under all its names in the model, quantised if the precision and the weight allow it."""
     first = names[0]
     # bitsandbytes 0.50 is wrong on rows of incomplete blocks.
     fits = precision != "int4" or shape[-1] % quantised.NF4_BLOCK == 0

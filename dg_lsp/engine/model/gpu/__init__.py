@@ -120,7 +120,7 @@ class Fused(Operations):
         return queries
 
     def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
-        """Return the attention over the visible places, whose parts are read side by side."""
+        """Return the attention [N, heads * D] over the visible places, whose parts are read side by side."""
         n_rows, n_places = visible.shape
         if n_rows > MOST_SPLIT_ROWS:
             return super().attend(queries, kv, visible, shape)
@@ -147,7 +147,7 @@ class Fused(Operations):
         return out
 
     def narrow_product(self, inputs: Tensor, weight: Quantised, bias: Tensor | None) -> Tensor:
-        """Return the products; the weight is widened in registers, so a pass over few rows reads half of the bytes."""
+        """Return the products [N, O]; a weight widened in registers lets a pass over few rows read half of the bytes."""
         (n_rows, n_in), n_out, device = inputs.shape, len(weight.values), inputs.device
         if n_rows > MOST_NARROW_ROWS:
             return super().narrow_product(inputs, weight, bias)

@@ -142,6 +142,7 @@ class Linear:
     bias: Tensor | None = None
 
     def times(self, inputs: Inputs) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus the bias."""
         return self.matrix.times(inputs, self.bias)
 
     def added(self, hidden: Tensor, inputs: Inputs) -> Tensor:
@@ -297,7 +298,7 @@ def _wide(weight: Weight) -> Tensor:
 
 
 def norm_of(weight: Weight, sizes: LlamaSizes) -> Tensor:
-    """Return a norm's weight for hidden states that are divided by their length, not by the root of their mean square."""
+    """Return a norm's weight [H] for hidden states that are divided by their length, not by the root of their mean square."""
     return _wide(weight) * math.sqrt(sizes.hidden)
 
 
