@@ -73,17 +73,17 @@ def setup(
     path = config.sources()[0][0]
     if yes:
         config.check_model(yes)
-    machine = detect()
+    hardware = detect()
     shares = calibration_store.shares().items()
     quality = {name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in shares}
     models = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
-    choices = offers(machine, running(), os.environ, quality, models)
+    choices = offers(hardware, running(), os.environ, quality, models)
     current = _current()
     if not as_json and not yes:
-        gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
+        gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in hardware.gpus) or "no GPU"
         meaning = laptop.resolve(current)
         _show(
-            f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {gpus}.",
+            f"This machine: {hardware.cores} cores, {size(hardware.memory)} of memory, {gpus}.",
             f"Current model: {current}{'' if meaning == current else f', which means {meaning} now'}.",
             "",
             *(line for number, offer in enumerate(choices, 1) for line in _lines(number, offer)),
@@ -107,7 +107,7 @@ def setup(
     if as_json:
         report: dict[str, Any] = {
             "version": VERSION,
-            "machine": {"cores": machine.cores, "memory": machine.memory, "gpus": [gpu[:2] for gpu in machine.gpus]},
+            "machine": {"cores": hardware.cores, "memory": hardware.memory, "gpus": [gpu[:2] for gpu in hardware.gpus]},
             "file": str(path),
             "model": laptop.resolve(current),
             "offers": [{name.removeprefix("is_"): value for name, value in asdict(offer).items()} for offer in choices],
@@ -232,7 +232,7 @@ class Gpu(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Hardware:
     """Cores, bytes of memory, GPUs, and the quantised precisions that this installation can load.
 
     `card` has the bytes of the largest GPU that a laptop model can use, NVIDIA's or Apple's; 0 for none.
@@ -245,16 +245,16 @@ class Machine:
     installed: tuple[Precision, ...] = QUANTISED
 
 
-def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
+def detect(drm: Path = Path("/sys/class/drm")) -> Hardware:
     """Return the description of this machine."""
     cores, memory, card = fit_machine.n_cores(), laptop.machine_memory(), fit_machine.usable_card()
     if platform.system() == "Darwin" and platform.machine() == "arm64":
-        return Machine(cores, memory, (Gpu("Apple GPU", card, "Apple"),), card)
+        return Hardware(cores, memory, (Gpu("Apple GPU", card, "Apple"),), card)
     gpus = [Gpu(each.name, each.total) for each in fit_machine.nvidia()]
     for file in sorted(drm.glob("card[0-9]*/device/mem_info_vram_total")):
         with contextlib.suppress(OSError, ValueError):
             gpus.append(Gpu("AMD GPU", int(file.read_text("ascii")), "AMD"))
-    return Machine(cores, memory, tuple(gpus), card, fit_machine.installed())
+    return Hardware(cores, memory, tuple(gpus), card, fit_machine.installed())
 
 
 # --- The model servers on this machine that fill in the middle. Any other is chosen by its name.
@@ -328,7 +328,7 @@ PUBLISHED = of_config(json.loads((laptop.PACKAGED / "diffusiongemma.json").read_
 
 
 def offers(
-    machine: Machine,
+    hardware: Hardware,
     running: Sequence[Offer],
     environ: Mapping[str, str],
     quality_by_model: Mapping[str, str],
@@ -339,15 +339,15 @@ def offers(
     `running` are those of the servers. `laptop_models` are those that are pulled or may be, best first. `quality_by_model` has
     the results of `dg-lsp calibrate`, and `environ` the keys of services.
     """
-    fitting = [each for each in laptop_models if each.fits(machine.memory, machine.card)]
+    fitting = [each for each in laptop_models if each.fits(hardware.memory, hardware.card)]
     pulled = [each for each in laptop_models if each.is_pulled]
     missing = [each for each in fitting if not each.is_pulled]
     unfit = {each.name for each in pulled if each not in fitting}
     embedded = Offer(EMBEDDED, "the small model that comes with dg-lsp", HERE, "about 500 MB of memory, on the processor")
     # What was pulled is listed on any machine, after what suits this one.
-    here = [_laptop(each, machine) for each in sorted(pulled, key=lambda model: model.name in unfit)]
+    here = [_laptop(each, hardware) for each in sorted(pulled, key=lambda model: model.name in unfit)]
     ready = [*running, *here, embedded, *_remote(environ)]
-    others = [_laptop(each, machine) for each in missing]
+    others = [_laptop(each, hardware) for each in missing]
     # To recommend: a model that runs on this machine, at no further cost.
     best = next(each for each in ready if each.where == HERE and each.model not in unfit)
     # A larger model than the pulled one is worth the download where it is quick.
@@ -363,14 +363,14 @@ def offers(
             quality=quality_by_model.get(offer.model) or f"{measure} '{offer.model}'",
             is_recommended=offer is best,
         )
-        for offer in (*ready, *others, *_diffusion(machine))
+        for offer in (*ready, *others, *_diffusion(hardware))
     )
 
 
-def _laptop(model: LaptopModel, machine: Machine) -> Offer:
+def _laptop(model: LaptopModel, hardware: Hardware) -> Offer:
     cost = f"{size(model.memory_bytes)} of memory, on the processor"
-    if machine.card:
-        cost = f"{size(model.bytes_on(machine.card))} of the GPU's memory"
+    if hardware.card:
+        cost = f"{size(model.bytes_on(hardware.card))} of the GPU's memory"
     elif model.speed:
         cost += f", {model.speed}"
     offer = Offer(model.name, f"{model.name}: {model.gives}", HERE, cost)
@@ -391,9 +391,9 @@ def _remote(environ: Mapping[str, str]) -> Iterator[Offer]:
             yield Offer(f"fim:{dialect.name}", title, where, "each request is billed to the key's account")
 
 
-def _diffusion(machine: Machine) -> Iterator[Offer]:
+def _diffusion(hardware: Hardware) -> Iterator[Offer]:
     """Yield DiffusionGemma if it fits on the largest GPU, in the precision that `engine.dtype = "auto"` then chooses."""
-    gpu = max(machine.gpus, key=lambda gpu: gpu.memory, default=None)
+    gpu = max(hardware.gpus, key=lambda gpu: gpu.memory, default=None)
     if gpu is None:
         return
     kind, taken = ("mps", 0) if gpu.maker == "Apple" else ("cuda", CONTEXT_BYTES)
@@ -403,7 +403,7 @@ def _diffusion(machine: Machine) -> Iterator[Offer]:
     except fit.NoRoomError:
         return
     precision = choice.precision
-    install = (extras.install_command("quant"),) if precision in QUANTISED and precision not in machine.installed else ()
+    install = (extras.install_command("quant"),) if precision in QUANTISED and precision not in hardware.installed else ()
     title = f"DiffusionGemma on this machine's GPU, in {BITS[precision]} ({precision})"
     cost = f"{size(choice.needs.total)} of the GPU's memory, and {size(DOWNLOAD_BYTES)} to download"
     commands = (*install, f"dg-lsp engine pull {DIFFUSION}", f"dg-lsp setup --yes {DIFFUSION}")

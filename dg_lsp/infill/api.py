@@ -25,7 +25,7 @@ from dg_lsp.core.place import first_line
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import workspace
-from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
+from dg_lsp.infill.fill import Fill, Filling, FillResult, fill, fills_of
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names, programs
@@ -66,8 +66,8 @@ class Session:
         document = _document(text, path, language)
         parsed = syntaxes.of(document)
         hole = holes.at_place(document, Span(start, end), parsed, instruction)
-        task = self._task(document, parsed, replace(self.context, path=path))
-        answer = await task.ask(self.engine, (hole,))
+        filling = self._filling(document, parsed, replace(self.context, path=path))
+        answer = await filling.ask(self.engine, (hole,))
         return tuple(fills_of(suggestion)[0] for suggestion in answer.suggestions)
 
     async def fill_text(
@@ -93,12 +93,12 @@ class Session:
     ) -> FillResult:
         parsed = syntaxes.of(document)
         file_holes = holes.in_document(document, parsed, frozenset(kinds))
-        task = replace(self._task(document, parsed, file_context), min_probability=min_probability)
+        filling = replace(self._filling(document, parsed, file_context), min_probability=min_probability)
 
         async def engine_for(_group: tuple[Hole, ...]) -> Engine:
             return self.engine
 
-        return await fill((file_holes,), task, engine_for)
+        return await fill((file_holes,), filling, engine_for)
 
     async def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
         """Return a file's text with its holes filled; the file stays as it is.
@@ -123,11 +123,11 @@ class Session:
         file_context = await asyncio.to_thread(self.reader.read, path, document, is_fresh=True)
         return await session._filled(document, kinds, min_probability, file_context)
 
-    def _task(self, document: Document, parsed: Syntax | None, file_context: FileContext) -> Task:
+    def _filling(self, document: Document, parsed: Syntax | None, file_context: FileContext) -> Filling:
         def budget(n_holes: int) -> Budget:
             return Budget(ms=self.deadline_ms * n_holes, candidates=self.candidates)
 
-        return Task(document, parsed, replace(file_context, seed=self.seed), budget)
+        return Filling(document, parsed, replace(file_context, seed=self.seed), budget)
 
 
 @contextlib.asynccontextmanager

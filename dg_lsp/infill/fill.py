@@ -100,22 +100,17 @@ class FillResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A document and how to fill its holes.
-
-    `budget` returns a request's budget for its number of holes. `is_file` is False for a notebook cell. With `allow_shrink`,
-    an answer may replace working code by less code. With `repairs`, a fill must reduce the number of syntax errors. A fill
-    needs `min_probability`, if that is above 0.
-    """
+class Filling:
+    """A document and how to fill its holes."""
 
     document: Document
     syntax: Syntax | None
     context: FileContext = field(default_factory=FileContext)
-    budget: Callable[[int], Budget] = lambda _n_holes: Budget()
-    is_file: bool = True
-    allow_shrink: bool = False
-    repairs: bool = False
-    min_probability: float = 0.0
+    budget: Callable[[int], Budget] = lambda _n_holes: Budget()  # of a request, by its number of holes
+    is_file: bool = True  # False for a notebook cell
+    allow_shrink: bool = False  # whether an answer may replace working code by less code
+    repairs: bool = False  # whether a fill must reduce the number of syntax errors
+    min_probability: float = 0.0  # that a fill needs, if it is above 0
 
     async def ask(self, engine: Engine, group: Sequence[Hole]) -> InfillAnswer:
         """Return the answer to one request. Raises EngineError, and ValueError as `pipeline.infill` does."""
@@ -156,7 +151,7 @@ async def in_turn(
 
 async def fill(
     attempts: Sequence[tuple[Hole, ...]],
-    task: Task,
+    filling: Filling,
     engine_for: EngineFor,
     done: Callable[[int, int], None] = lambda _n_done, _n_holes: None,
 ) -> FillResult:
@@ -165,9 +160,9 @@ async def fill(
     `done` is called with the number of holes that are done and their total.
     Raises EngineError.
     """
-    result = FillResult(task.document.text)
+    result = FillResult(filling.document.text)
     for holes in attempts:
-        result = await _fill(holes, task, engine_for, done)
+        result = await _fill(holes, filling, engine_for, done)
         if result.fills:
             break
     return result
@@ -175,18 +170,18 @@ async def fill(
 
 async def _fill(
     holes: tuple[Hole, ...],
-    task: Task,
+    filling: Filling,
     engine_for: EngineFor,
     done: Callable[[int, int], None],
 ) -> FillResult:
-    state = _Text(task)
+    state = _Text(filling)
 
     async def ask(asked: tuple[Hole, ...]) -> InfillAnswer:
         done(holes.index(asked[0]), len(holes))
-        return await task.ask(await engine_for(asked), asked)
+        return await filling.ask(await engine_for(asked), asked)
 
     for group in context.group(holes):
-        await in_turn(group, ask, state.accepts, splits=not task.repairs)
+        await in_turn(group, ask, state.accepts, splits=not filling.repairs)
     done(len(holes), len(holes))
     return state.result(len(holes))
 
@@ -195,7 +190,7 @@ async def _fill(
 class _Text:
     """A text whose holes are filled one after another; each fill must leave it valid."""
 
-    task: Task
+    filling: Filling
     fills: list[Fill] = field(default_factory=list)
     reasons: dict[Hole, str] = field(default_factory=dict)
 
@@ -207,10 +202,10 @@ class _Text:
         for suggestion in answer.suggestions[:1] if is_sequence else answer.suggestions:
             fills = fills_of(suggestion)
             probability = min(fill.probability or 0.0 for fill in fills)
-            if probability < self.task.min_probability:
-                reason = reason or f"its probability is below {self.task.min_probability:g}"
+            if probability < self.filling.min_probability:
+                reason = reason or f"its probability is below {self.filling.min_probability:g}"
             elif not self._is_valid(fills):
-                reason = NO_REPAIR if self.task.repairs else BREAKS
+                reason = NO_REPAIR if self.filling.repairs else BREAKS
             else:
                 self.fills += fills
                 for hole in group:
@@ -221,7 +216,7 @@ class _Text:
 
     def result(self, n_holes: int) -> FillResult:
         """Return the filled text with its fills and open holes."""
-        document = self.task.document
+        document = self.filling.document
         lines = positions.lines(document.text)
         fills = tuple(sorted(self.fills, key=lambda fill: fill.edit.span))
         open_holes = sorted(self.reasons.items(), key=lambda item: item[0].span)
@@ -233,11 +228,11 @@ class _Text:
         )
 
     def _is_valid(self, fills: Sequence[Fill]) -> bool:
-        task = self.task
-        text = text_with(task.document, (*self.fills, *fills))
-        if task.syntax is None:
-            return not task.repairs
-        after = syntaxes.of(replace(task.document, text=text), task.syntax)
+        document, before, repairs = self.filling.document, self.filling.syntax, self.filling.repairs
+        text = text_with(document, (*self.fills, *fills))
+        if before is None:
+            return not repairs
+        after = syntaxes.of(replace(document, text=text), before)
         if after is None:
             return False
-        return syntaxes.adds_errors(task.syntax, after) if task.repairs else not syntaxes.adds_errors(after, task.syntax)
+        return syntaxes.adds_errors(before, after) if repairs else not syntaxes.adds_errors(after, before)

@@ -31,26 +31,19 @@ NEAR_CHARS = 4_000  # on each side of a hole, for choosing what is shown of othe
 
 @dataclass(frozen=True, slots=True)
 class FileContext:
-    """What a request for a file contains besides its text: which file it is, text from others, limits, budget and seed.
+    """What a request for a file contains besides its text: which file it is, text from others, limits, budget and seed."""
 
-    A model sees `path`, which is below the workspace. `own` is the absolute path without links, which is the file's key in an
-    index, or "" if the text is no file. `related` is shown as it is. `nearby` are whole files, of which each request shows the
-    paragraphs that resemble its place, at most `related_chars` of them. `files` is the index of the workspace, which has
-    passages to copy from. `indent` is one indentation level in its project, for `Document.indent`.
-    `signatures` are those of the file, if they are known; otherwise its syntax has them.
-    """
-
-    path: str = ""
-    related: tuple[Snippet, ...] = ()
-    files: Repository = repository.EMPTY
+    path: str = ""  # below the workspace; a model sees it
+    related: tuple[Snippet, ...] = ()  # shown as they are
+    files: Repository = repository.EMPTY  # the index of the workspace, which has passages to copy from
     window_chars: int = DEFAULTS.window_chars
-    related_chars: int = DEFAULTS.related_chars
-    own: str = ""
+    related_chars: int = DEFAULTS.related_chars  # the most that is shown of `nearby`
+    own: str = ""  # the absolute path without links, the file's key in an index; "" if the text is no file
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
-    indent: str = ""
-    nearby: tuple[Snippet, ...] = ()
-    signatures: Signatures | None = None
+    indent: str = ""  # one indentation level in its project, for `Document.indent`
+    nearby: tuple[Snippet, ...] = ()  # whole files, of which each request shows the paragraphs that resemble its text
+    signatures: Signatures | None = None  # of the file; None: its syntax has them
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:

@@ -277,7 +277,7 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, repo
 
     try:
         # Shrinking is allowed because `edit` asks the user, or the editor shows a preview.
-        task = fill.Task(
+        filling = fill.Filling(
             document,
             syntax,
             now.context,
@@ -286,7 +286,7 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, repo
             allow_shrink=True,
             repairs=params.what == "repair",
         )
-        return await fill.fill(hole_sets, task, engine_for, done)
+        return await fill.fill(hole_sets, filling, engine_for, done)
     finally:
         if draft.holes:
             server.send_draft(structs.replace(draft, holes=(), step=0, done=True))

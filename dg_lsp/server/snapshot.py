@@ -49,25 +49,18 @@ MAX_CELLS = 4
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment of a document and its workspace, which never changes.
+    """One moment of a document and its workspace, which never changes."""
 
-    `base` is the editor's document, and `index` the lines of its text. `document` is the same with the selected completion
-    item inserted, or an accepted suggestion, and `offset` the cursor in it; both texts are the same up to `anchor`.
-    `context` has the text from other files, and the index of the workspace as it was. `refused` says why the text may not be
-    sent to a model, as the end of a sentence that begins with "it"; "" if it may. With `lost`, it may differ from the
-    editor's. `is_file` is False for a notebook's cell.
-    """
-
-    base: Document
-    index: Lines
-    document: Document
-    offset: int
-    anchor: int
+    base: Document  # the editor's
+    index: Lines  # of the text of `base`
+    document: Document  # `base` with the selected completion item inserted, or an accepted suggestion
+    offset: int  # of the cursor in `document`
+    anchor: int  # up to here, both texts are the same
     settings: Settings
-    context: FileContext
-    refused: str
-    lost: bool
-    is_file: bool
+    context: FileContext  # the text from other files, and the index of the workspace as it was
+    refused: str  # why the text may not be sent to a model, as the end of a sentence that begins with "it"; "" if it may
+    lost: bool  # whether the text may differ from the editor's
+    is_file: bool  # False for a notebook's cell
 
     @property
     def cursor(self) -> Cursor:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from dg_lsp.cli import main as cli
 from dg_lsp.cli import setup
-from dg_lsp.cli.setup import Gpu, Machine, Offer, SetupError, served
+from dg_lsp.cli.setup import Gpu, Hardware, Offer, SetupError, served
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.backends import http_client
 from dg_lsp.engine.common import calibration_store
@@ -34,7 +34,7 @@ from tests.patience import PATIENCE_S
 ROWS = marked.rows(Path(__file__).with_name("setup.txt"))
 
 GIB = 1 << 30
-LAPTOP = Machine(8, 16 * GIB)
+LAPTOP = Hardware(8, 16 * GIB)
 
 
 class Fake(NamedTuple):
@@ -196,16 +196,16 @@ def test_laptop_models_are_offered_where_they_fit_and_the_best_is_recommended(
 
 CARD_24 = (Gpu("RTX 4090", 24 * GIB),)
 MACHINES = {
-    "old laptop": (Machine(2, 4 * GIB), "smollm2-135m"),
-    "laptop": (Machine(8, 16 * GIB), "qwen2.5-coder-0.5b"),
-    "laptop with a GPU of 8 GB": (Machine(8, 16 * GIB, (Gpu("RTX 4060", 8 * GIB),), 8 * GIB), "qwen2.5-coder-1.5b"),
-    "workstation with a GPU of 24 GB": (Machine(16, 64 * GIB, CARD_24, 24 * GIB), "qwen2.5-coder-14b"),
+    "old laptop": (Hardware(2, 4 * GIB), "smollm2-135m"),
+    "laptop": (Hardware(8, 16 * GIB), "qwen2.5-coder-0.5b"),
+    "laptop with a GPU of 8 GB": (Hardware(8, 16 * GIB, (Gpu("RTX 4060", 8 * GIB),), 8 * GIB), "qwen2.5-coder-1.5b"),
+    "workstation with a GPU of 24 GB": (Hardware(16, 64 * GIB, CARD_24, 24 * GIB), "qwen2.5-coder-14b"),
     "Mac with 48 GB": (
-        Machine(12, 48 * GIB, (Gpu("Apple GPU", 32 * GIB, "Apple"),), 32 * GIB),
+        Hardware(12, 48 * GIB, (Gpu("Apple GPU", 32 * GIB, "Apple"),), 32 * GIB),
         "qwen2.5-coder-7b",
     ),
-    "server with an H100": (Machine(32, 256 * GIB, (Gpu("H100", 80 * GIB),), 80 * GIB), "qwen2.5-coder-14b"),
-    "laptop with an AMD GPU": (Machine(8, 16 * GIB, (Gpu("AMD GPU", 16 * GIB, "AMD"),)), "qwen2.5-coder-0.5b"),
+    "server with an H100": (Hardware(32, 256 * GIB, (Gpu("H100", 80 * GIB),), 80 * GIB), "qwen2.5-coder-14b"),
+    "laptop with an AMD GPU": (Hardware(8, 16 * GIB, (Gpu("AMD GPU", 16 * GIB, "AMD"),)), "qwen2.5-coder-0.5b"),
 }
 
 
@@ -224,13 +224,13 @@ def test_the_laptop_model_that_is_recommended_suits_the_machine(
 @pytest.mark.parametrize(
     ("pulled", "machine", "best"),
     [
-        ("qwen2.5-coder-0.5b", Machine(16, 64 * GIB, CARD_24, 24 * GIB), "qwen2.5-coder-14b"),
+        ("qwen2.5-coder-0.5b", Hardware(16, 64 * GIB, CARD_24, 24 * GIB), "qwen2.5-coder-14b"),
         ("qwen2.5-coder-7b", LAPTOP, "qwen2.5-coder-0.5b"),
     ],
     ids=["a small one beside a GPU", "one that needs a GPU without one"],
 )
 def test_a_pulled_model_that_does_not_suit_the_machine_is_listed_and_another_recommended(
-    pulled: str, machine: Machine, best: str, pull: Callable[[LaptopModel], None]
+    pulled: str, machine: Hardware, best: str, pull: Callable[[LaptopModel], None]
 ) -> None:
     pull(next(model for model in laptop.MODELS if model.name == pulled))
     listed = models(machine, (), {}, {}, laptop_models=laptop.MODELS)
@@ -261,12 +261,12 @@ def test_a_chosen_laptop_model_that_can_not_be_pulled_is_not_written(tmp_path: P
     assert (tmp_path / "config.toml").read_text() == FILE
 
 
-def diffusion_offer(machine: Machine) -> Offer | None:
+def diffusion_offer(machine: Hardware) -> Offer | None:
     return next((offer for offer in setup.offers(machine, (), {}, {}) if offer.model == setup.DIFFUSION), None)
 
 
-def card(gib: int, maker: Literal["NVIDIA", "AMD", "Apple"] = "NVIDIA", **options: Any) -> Machine:
-    return Machine(16, 128 * GIB, (Gpu("a card", gib * GIB, maker), Gpu("a small one", 2 * GIB, maker)), **options)
+def card(gib: int, maker: Literal["NVIDIA", "AMD", "Apple"] = "NVIDIA", **options: Any) -> Hardware:
+    return Hardware(16, 128 * GIB, (Gpu("a card", gib * GIB, maker), Gpu("a small one", 2 * GIB, maker)), **options)
 
 
 QUANT = extras.install_command("quant")
@@ -287,7 +287,7 @@ QUANT = extras.install_command("quant")
     ],
 )
 def test_setup_offers_diffusion_where_it_fits_and_in_the_precision_that_fits(
-    machine: Machine, precision: str | None, first: str
+    machine: Hardware, precision: str | None, first: str
 ) -> None:
     offer = diffusion_offer(machine)
     assert (offer is not None) == (precision is not None)

@@ -69,7 +69,7 @@ async def answer(request: Request) -> Response:
 def serving() -> Iterator[int]:
     """The port of a server with our connections."""
     app = Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
-    config = uvicorn.Config(app, port=0, http=endpoints.Connection, log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(app, port=0, http=endpoints.PortConnection, log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([socket.create_server(("127.0.0.1", 0))],))
     thread.start()
@@ -94,7 +94,7 @@ def test_the_port_has_few_connections_at_a_time(monkeypatch: pytest.MonkeyPatch)
             assert first.recv(len(ANSWERED)) == ANSWERED
             with socket.create_connection(("127.0.0.1", port)) as second:
                 assert is_closed(second)
-        wait_until(lambda: not endpoints.Connection.all_open)
+        wait_until(lambda: not endpoints.PortConnection.all_open)
         with socket.create_connection(("127.0.0.1", port)) as other:
             other.sendall(GET)
             assert other.recv(len(ANSWERED)) == ANSWERED

@@ -72,8 +72,8 @@ def done(what: str, text: str, engine: Answering, language: str = "python") -> t
         return engine
 
     attempts = running.attempts(what, document, syntax, span)
-    task = fill.Task(document, syntax, is_file=False, repairs=what == "repair")
-    result = asyncio.run(fill.fill(attempts, task, engine_for))
+    filling = fill.Filling(document, syntax, is_file=False, repairs=what == "repair")
+    result = asyncio.run(fill.fill(attempts, filling, engine_for))
     return values.apply(document.text, result.edits), result
 
 

@@ -239,7 +239,7 @@ async def _port(service: Service, token: str, ports: list[socket.socket], stop: 
 
     config = uvicorn.Config(
         endpoints.build(service, token),
-        http=endpoints.Connection,
+        http=endpoints.PortConnection,
         backlog=BACKLOG,
         ws="none",
         lifespan="off",

@@ -225,10 +225,10 @@ HEAD_S = 30.0
 MAX_PORT_CONNECTIONS = 64
 
 
-class Connection(H11Protocol):
+class PortConnection(H11Protocol):
     """A connection that is closed when there are too many, or when its next request does not arrive."""
 
-    all_open: ClassVar[set[Connection]] = set()
+    all_open: ClassVar[set[PortConnection]] = set()
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
