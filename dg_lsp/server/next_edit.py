@@ -65,12 +65,16 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model changes in a text, nearest first, and the lines around the cursor that it was asked for."""
+    """What the model changes in a text, nearest first, and the lines around the cursor that it was asked for.
+
+    If it is `doubted`, it is only for a user who asks.
+    """
 
     text: str
     hunks: tuple[Hunk, ...]
     around: Span
     asked_at: int
+    doubted: bool = False
 
     def fits(self, text: str, offset: int) -> bool:
         """Return whether it is the answer for an offset of a text. One without a change is that of its line alone."""
@@ -88,7 +92,7 @@ class Answer:
             return None
         more = len(first.text) - (first.end - first.start)
         moved = [hunk if hunk.end <= first.start else Hunk(hunk.start + more, hunk.end + more, hunk.text) for hunk in others]
-        return Answer(text, tuple(moved), Span(self.around.start, self.around.end + more), first.start)
+        return Answer(text, tuple(moved), Span(self.around.start, self.around.end + more), first.start, self.doubted)
 
 
 class NextEdits:
@@ -143,7 +147,7 @@ class NextEdits:
             return reason
         known = self._answers.get(request.uri)
         if known is not None and known.fits(now.index.text, request.offset):
-            return self._chosen(now, known)
+            return self._chosen(request, now, known)
         since_s = self._history.since_s(self._clock())
         if since_s is None or (request.automatic and since_s > FRESH_S):
             return "nothing was edited lately"
@@ -178,14 +182,12 @@ class NextEdits:
             return "the text changed while the answer was made"
         if not candidates:
             return "the model has no answer"
-        if request.automatic and is_doubted(candidates[0]):
-            return "the model is not sure of it"
         typed = self._history.typed_line(request.uri, now.index.text, request.offset)
         hunks = changes(now, request.offset if typed else None, asked.window, candidates[0].texts[0], made)
         start, end = (raw_offset(now.index, at) for at in (asked.window.start, asked.window.start + len(asked.window.text)))
-        answer = Answer(now.index.text, hunks, Span(start, end), request.offset)
+        answer = Answer(now.index.text, hunks, Span(start, end), request.offset, is_doubted(candidates[0]))
         self._answers[request.uri] = answer
-        return self._chosen(now, answer)
+        return self._chosen(request, now, answer)
 
     def _refusal(self, now: Snapshot, *, automatic: bool) -> str:
         """Return why no edit is offered, as far as that is known without the model; "" if one may be."""
@@ -211,8 +213,10 @@ class NextEdits:
                 paths[uri] = other.context.path
         return self._history.edits(paths.get)
 
-    def _chosen(self, now: Snapshot, answer: Answer) -> Offer | str:
-        """Return the nearest change that the user has not rejected, as an offer."""
+    def _chosen(self, request: EditRequest, now: Snapshot, answer: Answer) -> Offer | str:
+        """Return the nearest change as an offer, unless the user has rejected it."""
+        if request.automatic and answer.doubted and answer.hunks:
+            return "the model is not sure of it"
         for hunk in answer.hunks[:1]:
             span, text = within_lines(now.index.text, hunk)
             offer = Offer(str(next(self._numbers)), now.base.uri, now.index, now.base.version, span, text)

@@ -255,6 +255,7 @@ async def test_a_doubted_answer_is_only_for_who_asks(session: Session) -> None:
     assert await session.offered() is None
     assert session.said == ["the model is not sure of it"]
     assert await session.offered(automatic=False) is not None
+    assert len(session.writer.asked) == 1
 
 
 async def test_a_rejected_edit_is_not_offered_again(session: Session) -> None:
