@@ -365,13 +365,15 @@ def kind_at(text: str, offset: int, lexer: Lexer, begin: int | None = None) -> K
     if begin is None:
         far = max(0, offset - _NEAR_CHARS)
         begin = text.rfind("\n", 0, far) + 1 if far else 0
-    before = takewhile(lambda token: token.span.start < offset, tokens(text, lexer, begin))
+    before = list(takewhile(lambda token: token.span.start < offset, tokens(text, lexer, begin)))
     last = max(before, key=lambda token: token.span, default=None)
     if last is None:
         return "code"
     near = text[max(last.span.start, offset - _NAME_CHARS) : offset]
     if not (offset < last.span.end or (offset == last.span.end and last.ends != "delimiter")):
-        is_text = last.kind == "string" and lexer.format and re.fullmatch(lexer.format, text[last.span.end - 1 : offset])
+        # The code before a format may have strings, as in `{row['name']:>9}`.
+        brackets = (each.span.end - 1 for each in before if each.kind == "string" and each.span.end > offset - _NAME_CHARS)
+        is_text = lexer.format and any(re.fullmatch(lexer.format, text[bracket:offset]) for bracket in brackets)
         return "string" if is_text else "code"
     # The token of a string's part behind code begins with the bracket that closes the code.
     quote = text[last.inner.start - 1 : last.inner.start]
