@@ -20,7 +20,7 @@ from dg_lsp.core.values import Span
 # They declare nothing without a body.
 _FORWARD = re.compile("(?:class|struct|enum|union)_specifier")
 # A case of a switch has the values that it compares with. It is a scope, too.
-_CASE = re.compile("^(?:case_statement|switch_(?:block_statement_group|case|rule|section)|(?:expression|type)_case)$")
+_CASE = re.compile("^(?:case_statement|switch_(?:block_statement_group|case|rule|section)|(?:expression|type)_case|when)$")
 # In the grammars' names of nodes.
 _DECLARES = re.compile(
     rf"declaration(?!_(?:list|command))|declarator|definition|signature|{_FORWARD.pattern}|_spec(?:_list)?$|(?<!case)_item$"
@@ -139,9 +139,9 @@ def _declared(node: Node) -> list[Node]:
 
 def _labels(case: Node) -> list[Node]:
     """Return the values of a case; none if it has a further condition."""
-    labels = [node for field in ("value", "type") for node in case.children_by_field_name(field) if node.is_named]
+    labels = [node for field in ("value", "type", "pattern") for node in case.children_by_field_name(field) if node.is_named]
     labels += [node for node in case.named_children if node.type in ("switch_label", "constant_pattern", "when_clause")]
-    lists = ("expression_list", "switch_label")
+    lists = ("expression_list", "switch_label", "pattern")
     values = [value for label in labels for value in (label.named_children if label.type in lists else [label])]
     return [] if any(re.search("guard|when|^pattern", value.type) for value in values) else values
 
