@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from dg_lsp.core import holes, local, syntax
+from dg_lsp.core import excerpt, holes, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.evaluate.answers import percentile
 
@@ -39,7 +39,7 @@ def main() -> int:
     ends = [before.lines.end(line) for line in range(len(before.lines)) if not before.lines.is_blank(line)]
     for at in random.Random(0).sample(ends, PLACES):
         typed_document = replace(document, text=f"{text[:at]}\n{text[at:]}")
-        near = syntax.parse(text, before.language, None, local.parts(before.tree, before.offsets, before.lines, at))
+        near = syntax.parse(text, before.language, None, excerpt.parts(before.tree, before.offsets, before.lines, at))
         found = []
         for own, earlier in zip(times.values(), (before, near), strict=True):
             assert earlier.lines  # the server has them at hand

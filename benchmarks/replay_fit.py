@@ -42,9 +42,9 @@ from dg_lsp.engine.causal.answer import FirstDraft, first_draft, first_evidence
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.layout import LEAST_NEW, SHORT_SUFFIX, CausalInputs
 from dg_lsp.engine.common import answering
-from dg_lsp.evaluate import calibrate
+from dg_lsp.evaluate import fitting
 from dg_lsp.evaluate import tasks as evaluation
-from dg_lsp.evaluate.calibrate import Features, Judged, Sample
+from dg_lsp.evaluate.fitting import Features, Judged, Sample
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.workspace import ContextReader
@@ -136,7 +136,7 @@ def _row(fillers: Sequence[CausalFiller], repository: str, task: Task, request: 
         "straight": answering.evidence(inputs, without_branches),
         "draft": () if first is None else (first,),
     }
-    samples = {name: calibrate.judged_sample(task, each) for name, each in evidence.items()}
+    samples = {name: fitting.judged_sample(task, each) for name, each in evidence.items()}
     work.close()
     rows = {name: [sample.features, sample.right] for name, sample in samples.items()}
     return {"id": task.task_id, "repository": repository, **rows}
@@ -153,7 +153,7 @@ def fit_all(options: argparse.Namespace) -> int:
         samples = [sample for key in keys for sample in _samples(rows, key, names | set(POSITIONS)) if sample.features]
         if not samples:
             continue
-        judged = calibrate.cross_judged(samples)
+        judged = fitting.cross_judged(samples)
         n_first = sum(sample.right[0] for sample in samples)
         n_fitted = sum(map(_is_right, judged))
         print(f"{name}: {len(samples)} holes, right {n_first} in the order of the likelihood, {n_fitted} fitted")
@@ -161,7 +161,7 @@ def fit_all(options: argparse.Namespace) -> int:
             own = [each for each in judged if low <= each.probability < high]
             stated = sum(each.probability for each in own) / max(len(own), 1)
             print(f"  {low:.2f} to {min(high, 1):.2f}: {len(own)} stated {stated:.2f}, right {sum(map(_is_right, own))}")
-        fitted[name] = asdict(calibrate.fit(samples))
+        fitted[name] = asdict(fitting.fit(samples))
     if options.into:
         profile = json.loads(options.into.read_text("utf-8"))
         options.into.write_text(json.dumps(profile | fitted, indent=2) + "\n", encoding="utf-8")

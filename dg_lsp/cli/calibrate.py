@@ -24,7 +24,7 @@ from dg_lsp.wire import config, files, model_names
 from dg_lsp.wire.config import stays_local
 
 if TYPE_CHECKING:
-    from dg_lsp.evaluate.calibrate import Fitted
+    from dg_lsp.evaluate.fitting import Fitted
 
 app = command_group()
 
@@ -53,7 +53,7 @@ def calibrate(
     Afterwards the model's suggestions state that probability, and thresholds apply to it. The code around each hole is
     sent to a remote model. Exits with 0, or with 2 on an error.
     """
-    from dg_lsp.evaluate.calibrate import fitted, samples  # needs numpy
+    from dg_lsp.evaluate.fitting import fitted, samples  # needs numpy
 
     name = _name(model, into)
     # Before the model, whose loading leaves a current folder that was removed.
@@ -109,7 +109,7 @@ def _is_object(head: bytes) -> bool:
 
 def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> list[Task]:
     """Return the holes to fill, in mixed order, without files that a remote model must not see."""
-    from dg_lsp.evaluate.calibrate import with_small_files
+    from dg_lsp.evaluate.fitting import with_small_files
 
     cut = tasks_files.spread(tasks_files.read(file), holes) if file else make.tasks(repo, holes, seed)
     if model_names.is_remote(name) and file is None:

@@ -29,8 +29,8 @@ from dg_lsp.server.reasons import Reason
 from dg_lsp.server.rhythm import Rhythm
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
 from dg_lsp.server.unwanted import Unwanted
+from dg_lsp.wire.background import Tasks
 from dg_lsp.wire.settings import Settings
-from dg_lsp.wire.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

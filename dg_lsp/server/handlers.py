@@ -46,10 +46,10 @@ def initialize(server: DgLanguageServer, params: lsp.InitializeParams) -> None:
 async def _begin(server: DgLanguageServer) -> None:
     await server.ready()
     # Imported here, because the editor waits for the answer to `initialize`.
-    from dg_lsp.server import pulling
+    from dg_lsp.server import offers
 
     await server.look_for_card()
-    await pulling.offer(server)
+    await offers.offer(server)
 
 
 def shutdown(server: DgLanguageServer, _params: None) -> None:

@@ -24,7 +24,7 @@ from dg_lsp.server import reasons
 from dg_lsp.server.completion import Completer
 from dg_lsp.server.edits import History, in_lf, is_restored
 from dg_lsp.server.snapshot import Snapshot, Snapshots
-from dg_lsp.wire.tasks import Tasks
+from dg_lsp.wire.background import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -74,9 +74,9 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
         server.restart_engine()
         return None
     if params.command == methods.PULL:
-        from dg_lsp.server import pulling
+        from dg_lsp.server import offers
 
-        await pulling.execute(server, first)
+        await offers.execute(server, first)
         return None
     if params.command == methods.FILL:
         return await _fill(server, to_fill_params(first))

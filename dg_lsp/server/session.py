@@ -36,9 +36,9 @@ from dg_lsp.server.protocol import RpcProtocol
 from dg_lsp.server.reasons import Reason
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire import config, laptop
+from dg_lsp.wire.background import Tasks, log_error
 from dg_lsp.wire.config import SECTION
 from dg_lsp.wire.settings import Settings
-from dg_lsp.wire.tasks import Tasks, log_error
 
 if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.

@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
-from dg_lsp.core import context, local, repository
+from dg_lsp.core import context, excerpt, repository
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.positions import Lines
@@ -35,8 +35,8 @@ from dg_lsp.infill.workspace import RepositoryIndex
 from dg_lsp.server import convert, cursor
 from dg_lsp.server.cursor import Cursor
 from dg_lsp.server.sync import Documents
+from dg_lsp.wire.background import Tasks
 from dg_lsp.wire.settings import Settings
-from dg_lsp.wire.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Snapshots:
 
     def near(self, now: Snapshot, offset: int) -> Syntax | None:
         """Return the syntax of the editor's text near an offset, even after the document has changed, as `syntax` does."""
-        before, after = local.NEEDED_CHARS
+        before, after = excerpt.NEEDED_CHARS
         index = now.index
         lines = range(index.at(max(offset - before, 0)), index.at(min(offset + after, len(index.text))) + 1)
         if any(index.end(line) - index.start(line) > MAX_LINE_CHARS for line in lines):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import tree_sitter
 from lsprotocol import types as lsp
 
-from dg_lsp.core import languages, local, positions
+from dg_lsp.core import excerpt, languages, positions
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.positions import Encoding, Lines
 from dg_lsp.core.syntax import ParseLimitError, Syntax
@@ -67,7 +67,7 @@ class OpenDocument:
         return self._guarded(self._whole)
 
     def near(self, offset: int) -> Syntax | None:
-        """Return the document's syntax near an offset, which is faster than parsing a long file (see `core.local`)."""
+        """Return the document's syntax near an offset, which is faster than parsing a long file (see `core.excerpt`)."""
 
         def shallow() -> Syntax | None:
             near = self._around(offset)
@@ -105,19 +105,19 @@ class OpenDocument:
 
     def _around(self, offset: int) -> Syntax | None:
         text = self.document.text
-        if len(text) < local.LONG_CHARS or not self._parts_fit or (self._syntax is None and self._whole() is None):
+        if len(text) < excerpt.LONG_CHARS or not self._parts_fit or (self._syntax is None and self._whole() is None):
             return self._whole()
         near = self._near
-        if near is not None and near.text is not text and local.covers(near, offset):
+        if near is not None and near.text is not text and excerpt.covers(near, offset):
             near = self._parsed(near)
-        if near is None or near.text is not text or not local.covers(near, offset):
+        if near is None or near.text is not text or not excerpt.covers(near, offset):
             if self._shape is None:
                 whole = self._whole()
                 if whole is None:
                     return None
                 self._shape = whole.tree.copy()
             offsets = positions.byte_offsets(text)
-            near = self._parsed(None, local.parts(self._shape, offsets, self.index, offset))
+            near = self._parsed(None, excerpt.parts(self._shape, offsets, self.index, offset))
             # An error near the cursor is the user's own. One further away may come from the text that was left out.
             is_own = all(abs(at - offset) <= OWN_CHARS for error in near.errors for at in (error.start, error.end))
             whole = None if is_own else self._whole()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.core import languages, local, scope, syntax
+from dg_lsp.core import excerpt, languages, scope, syntax
 from dg_lsp.core.scope import python
 from dg_lsp.core.values import Span
 from tests import marked
@@ -95,7 +95,7 @@ def test_a_module_name_is_known_even_on_an_unparsed_line() -> None:
     python = languages.get("python")
     assert python is not None
     whole = syntax.parse(text, python)
-    filled_syntax = syntax.parse(text, python, None, local.parts(whole.tree, whole.offsets, whole.lines, at))
+    filled_syntax = syntax.parse(text, python, None, excerpt.parts(whole.tree, whole.offsets, whole.lines, at))
     assert filled_syntax.parts
     assert scope.unbound_names(filled_syntax, [(Span(at, at + len("return far, function_9, x")), "")], "a.py") == frozenset()
     other = text.replace("far, function_9, x", "far, near, value")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-from dg_lsp.server import pulling, start
+from dg_lsp.server import offers, start
 from dg_lsp.wire import laptop
 from tests.engine import laptop_kit
 
 if __name__ == "__main__":
     text = os.environ["TEST_LAPTOP_MODEL"]
     laptop.MODELS = (laptop_kit.from_text(text),)
-    pulling.PULL_COMMAND = (sys.executable, "-m", "tests.engine.laptop_kit", text)
+    offers.PULL_COMMAND = (sys.executable, "-m", "tests.engine.laptop_kit", text)
     start.serve()

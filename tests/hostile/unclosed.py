@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dg_lsp.core import languages, local, positions, syntax
+from dg_lsp.core import excerpt, languages, positions, syntax
 from dg_lsp.core.languages import Language
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
@@ -34,7 +34,7 @@ OPENERS = (
     *("a" * 300, "(" * 200, "{" * 200, "[" * 200, "-" * 200, "if a: " * 50),
 )
 SLOWER = 3  # times as slow as the processor that the limit is meant for may be the one that runs the tests
-SIZES = (500, 4_000, 20_000, local.LONG_CHARS + 5_000)
+SIZES = (500, 4_000, 20_000, excerpt.LONG_CHARS + 5_000)
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ def check(name: str, n: int, seed: int = 0) -> Counts:
         if case.before not in wholes:
             wholes[case.before] = counts.parse(case.before, language)
         before = wholes[case.before]
-        if before is None or len(case.text) < local.LONG_CHARS:
+        if before is None or len(case.text) < excerpt.LONG_CHARS:
             counts.parse(case.text, language, before)
         else:
             offsets, lines = positions.byte_offsets(case.before), positions.lines(case.before)
-            parts = local.parts(before.tree, offsets, lines, min(case.offset, len(case.before)))
+            parts = excerpt.parts(before.tree, offsets, lines, min(case.offset, len(case.before)))
             near = counts.parse(case.before, language, parts=parts)
             after = counts.parse(case.text, language, near) if near else None
             if after is not None:

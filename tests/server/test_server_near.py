@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from dg_lsp.core import holes, local
+from dg_lsp.core import excerpt, holes
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.server.sync import OpenDocument, Point
 from tests import naive
-from tests.core.test_local import long
+from tests.core.test_excerpt import long
 
 
 def point(text: str, offset: int) -> Point:
@@ -38,7 +38,7 @@ class Typist:
         assert near is not None
         assert whole is not None
         assert near.text == document.text
-        assert local.covers(near, offset)
+        assert excerpt.covers(near, offset)
         assert holes.at_cursor(document, offset, near) == holes.at_cursor(document, offset, whole)
         return bool(near.parts)
 

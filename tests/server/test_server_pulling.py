@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.server import pulling
+from dg_lsp.server import offers
 from dg_lsp.server.session import DgLanguageServer
 from dg_lsp.wire import laptop
 
@@ -108,25 +108,25 @@ def test_a_cpu_build_of_torch_uses_no_gpu(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_choice_that_can_not_be_read_is_no_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulling, "choice_file", lambda: tmp_path / "new" / "choice.json")
-    assert pulling.read_choice() == {}
-    assert pulling.write_choice({"never": True})
-    assert pulling.read_choice() == {"never": True}
+    monkeypatch.setattr(offers, "choice_file", lambda: tmp_path / "new" / "choice.json")
+    assert offers.read_choice() == {}
+    assert offers.write_choice({"never": True})
+    assert offers.read_choice() == {"never": True}
     for text in ("[1]", "{", "\xff"):
-        pulling.choice_file().write_text(text)
-        assert pulling.read_choice() == {}
-    pulling.choice_file().unlink()
-    pulling.choice_file().mkdir()
-    assert pulling.read_choice() == {}
-    assert not pulling.write_choice({"never": True})
+        offers.choice_file().write_text(text)
+        assert offers.read_choice() == {}
+    offers.choice_file().unlink()
+    offers.choice_file().mkdir()
+    assert offers.read_choice() == {}
+    assert not offers.write_choice({"never": True})
 
 
 def test_never_stays_when_a_download_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulling, "choice_file", lambda: tmp_path / "choice.json")
-    assert pulling.write_choice({"accepted": "smollm2-135m"})
-    assert pulling.write_choice({"never": True})
-    assert pulling.write_choice({"not_before": "2026-12-01"})
-    assert pulling.read_choice() == {"never": True, "not_before": "2026-12-01"}
+    monkeypatch.setattr(offers, "choice_file", lambda: tmp_path / "choice.json")
+    assert offers.write_choice({"accepted": "smollm2-135m"})
+    assert offers.write_choice({"never": True})
+    assert offers.write_choice({"not_before": "2026-12-01"})
+    assert offers.read_choice() == {"never": True, "not_before": "2026-12-01"}
 
 
 async def test_a_download_that_is_asked_for_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ async def test_a_download_that_is_asked_for_twice_begins_once(monkeypatch: pytes
     async def accepted(_server: object, model: laptop.LaptopModel) -> None:
         begun.append(model.name)
 
-    monkeypatch.setattr(pulling, "_accept", accepted)
+    monkeypatch.setattr(offers, "_accept", accepted)
     monkeypatch.setattr(laptop, "offered", lambda _model, _card: laptop.MODELS[0])
     tasks: list[asyncio.Task[None]] = []
     server = SimpleNamespace(
@@ -148,8 +148,8 @@ async def test_a_download_that_is_asked_for_twice_begins_once(monkeypatch: pytes
         spawn=lambda work: tasks.append(asyncio.ensure_future(work)),
     )
 
-    await pulling.execute(cast("DgLanguageServer", server), "download")
-    await pulling.execute(cast("DgLanguageServer", server), "download")
+    await offers.execute(cast("DgLanguageServer", server), "download")
+    await offers.execute(cast("DgLanguageServer", server), "download")
     await asyncio.gather(*tasks)
     assert (begun, messages) == ([laptop.MODELS[0].name], ["a model is being downloaded already"])
 

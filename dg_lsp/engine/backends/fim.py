@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import context, edits, extent, fim
+from dg_lsp.core import context, edits, extent, templates
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.edits import Question
 from dg_lsp.core.extent import Bounds
@@ -107,7 +107,7 @@ def _completion(query: Query) -> dict[str, object]:
 def _openai(query: Query) -> dict[str, object]:
     body = {**_completion(query), "n": query.n, "temperature": query.temperature, "logprobs": 1}
     # vLLM and others refuse or ignore a suffix, but pass a prompt with the model's own markers to it.
-    if (template := fim.for_model(query.model)) is not None:
+    if (template := templates.for_model(query.model)) is not None:
         body["prompt"] = template.write(query.prefix, query.suffix)
         del body["suffix"]
     return body
@@ -154,7 +154,7 @@ def _ollama(query: Query) -> dict[str, object]:
     if query.stop:
         options["stop"] = list(query.stop)
     body: dict[str, object] = {"model": query.model, "stream": False, "options": options}
-    template = fim.for_model(query.model) if re.search(_NO_SUFFIX, query.model.casefold()) else None
+    template = templates.for_model(query.model) if re.search(_NO_SUFFIX, query.model.casefold()) else None
     if template is not None:
         return {**body, "prompt": template.write(query.prefix, query.suffix), "raw": True}
     return {**body, "prompt": query.prefix, "suffix": query.suffix}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dg_lsp.core import fim, holes, languages, place, polish, syntax
+from dg_lsp.core import holes, languages, place, polish, syntax, templates
 from dg_lsp.core.languages import Language
 from dg_lsp.core.place import first_line
 from dg_lsp.core.values import MAX_CANDIDATES, Budget, Candidate, Document, Extent, Hole, InfillRequest, Snippet, Span
@@ -207,7 +207,7 @@ def _cut(candidate: Candidate, text: str, completion: CompletionRequest) -> Cut:
 
 def read_prompt(prompt: str) -> Parts | None:
     """Return the parts of a prompt in one of the templates of models; None for text that merely contains their markers."""
-    for template in fim.TEMPLATES:
+    for template in templates.TEMPLATES:
         first, second, last = re.split(r"\{(?:prefix|suffix)\}", template.format)
         head, is_there, rest = prompt.partition(first)
         one, is_two, other = rest.removesuffix(last).partition(second)

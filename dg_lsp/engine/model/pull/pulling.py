@@ -29,7 +29,7 @@ from typing import BinaryIO
 from dg_lsp.core import wording
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.pull import PullError
-from dg_lsp.engine.model.pull.convert import GgufError, convert
+from dg_lsp.engine.model.pull.conversion import GgufError, convert
 from dg_lsp.engine.model.weights.fetch import Meter, bar_for
 from dg_lsp.wire import files, laptop, programs
 from dg_lsp.wire.discovery import DiscoveryError, hold

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dg_lsp.core import fim
+from dg_lsp.core import templates
 
 BEFORE, AFTER = "def add(a, b):\n    return ", "\n\nprint(add(1, 2))\n"
 # Each model's prompt for the texts above, spelled out.
@@ -25,11 +25,11 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_a_prompt_has_the_markers_of_the_published_template(model: str) -> None:
-    template = fim.for_model(model)
+    template = templates.for_model(model)
     assert template is not None
     assert template.write(BEFORE, AFTER) == PUBLISHED[model]
 
 
 def test_an_unknown_model_has_no_template() -> None:
-    assert fim.for_model("gpt-3.5-turbo-instruct") is None
-    assert fim.for_model("embedded") is None
+    assert templates.for_model("gpt-3.5-turbo-instruct") is None
+    assert templates.for_model("embedded") is None

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.core import holes, languages, local, syntax, values
+from dg_lsp.core import excerpt, holes, languages, syntax, values
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
 from tests import marked
 
-PYTHON, METHOD, JAVASCRIPT, JAVASCRIPT_METHOD = marked.drawings(Path(__file__).with_name("local.txt")).values()
+PYTHON, METHOD, JAVASCRIPT, JAVASCRIPT_METHOD = marked.drawings(Path(__file__).with_name("excerpt.txt")).values()
 
 
 def long(text: str = PYTHON, method: str = METHOD, n: int = 400) -> str:
@@ -26,7 +26,7 @@ def whole(text: str, language: str = "python") -> Syntax:
 
 
 def near(full: Syntax, offset: int) -> Syntax:
-    parts = local.parts(full.tree, full.offsets, full.lines, offset)
+    parts = excerpt.parts(full.tree, full.offsets, full.lines, offset)
     return syntax.parse(full.text, full.language, None, parts)
 
 
@@ -40,7 +40,7 @@ def test_partial_parsing_finds_the_same_holes_as_a_full_parse(language: str, tex
     chance = random.Random(0)
     for offset in [0, len(text), *(chance.randrange(len(text)) for _ in range(60))]:
         partial = near(full, offset)
-        assert local.covers(partial, offset)
+        assert excerpt.covers(partial, offset)
         assert partial.errors == ()
         assert holes.at_cursor(document, offset, partial) == holes.at_cursor(document, offset, full)
         assert partial.enclosing_function(offset) == full.enclosing_function(offset)
@@ -106,6 +106,6 @@ def test_every_language_can_be_parsed_in_parts() -> None:
     for language in languages.TABLE:
         text = f"{language.line_comments[0]} x\n" * 20_000
         partial = near(whole(text, language.name), 30_000)
-        assert local.covers(partial, 30_000)
+        assert excerpt.covers(partial, 30_000)
         # Before `<?php`, everything is one text node.
         assert language.name == "php" or len(partial.parsed) < len(text)
