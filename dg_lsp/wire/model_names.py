@@ -16,6 +16,8 @@ from dg_lsp.wire.settings import AUTO, EMBEDDED
 
 REMOTE = ("vllm:", "chat:", "fim:")
 HELP = "vllm:URL[#MODEL], chat:URL[#MODEL], or fim:DIALECT[:URL][#MODEL]"
+GGUF = ".gguf"
+"""The ending of a model's file. A path with it means the file, which is converted once."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 USUAL_URLS = {

@@ -25,13 +25,15 @@ from typer.testing import CliRunner
 
 from dg_lsp.cli import engine as commands
 from dg_lsp.core.wording import size
+from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.layout import Profile
 from dg_lsp.engine.common import loading, rank
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit import PROJECTIONS
 from dg_lsp.engine.model.pull import PullError, conversion, pulling
 from dg_lsp.engine.model.weights import checkpoint
-from dg_lsp.wire import laptop
+from dg_lsp.wire import config, laptop
+from dg_lsp.wire.config import ConfigError
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
 from tests.engine import hub, laptop_kit
 from tests.engine.laptop_kit import Index
@@ -171,6 +173,30 @@ def test_text_is_encoded_as_with_the_original_tokenizer(family: str, tmp_path: P
         assert encoded.ids == theirs.encode(text, add_special_tokens=False)
         assert ours.decode(encoded.ids, skip_special_tokens=False) == text
     assert ours.token_to_id(laptop_kit.FILL) is None
+
+
+def test_a_file_that_is_named_as_a_model_is_converted_once_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path / "store"))
+    path = laptop_kit.write_gguf(tmp_path / "tiny.gguf", "qwen2")
+    config.check_model(str(path))
+    folder = loading.find(str(path))
+    assert folder == loading.find(str(path))
+    assert load_model(str(path), device="cpu").passes.n_vocabulary > 0
+    laptop_kit.write_gguf(path, "qwen2", seed=1)
+    os.utime(path, ns=(1, 1))
+    newer = loading.find(str(path))
+    assert newer != folder
+    assert list((tmp_path / "store").iterdir()) == [newer]
+    for data, sentence in ((b"PK", "is not a GGUF file"), (path.read_bytes()[:300], "can't be converted")):
+        path.write_bytes(data)
+        with pytest.raises(LoadError, match=sentence):
+            loading.find(str(path))
+    assert list((tmp_path / "store").iterdir()) == [newer]
+    path.unlink()
+    with pytest.raises(ConfigError, match="there is no file"):
+        config.check_model(str(path))
 
 
 def test_smollm_cuts_each_digit_from_the_white_space_before_it(tmp_path: Path) -> None:

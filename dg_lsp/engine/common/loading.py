@@ -28,7 +28,7 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint, fetch, llama
 from dg_lsp.engine.model.weights.fetch import Meter
 from dg_lsp.wire import files, laptop
-from dg_lsp.wire.model_names import folder_of
+from dg_lsp.wire.model_names import GGUF, folder_of
 from dg_lsp.wire.settings import DEVICES
 
 EMBEDDED = "embedded"
@@ -259,6 +259,13 @@ def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _tex
         folder = Path(name).expanduser()
     except RuntimeError as error:
         raise LoadError(f"there is no model folder {name}: there is no user of that name") from error
+    if folder_of(name) is not None and folder.suffix == GGUF and folder.is_file():
+        from dg_lsp.engine.model.pull import PullError, file  # few models are such files
+
+        try:
+            return file.folder_of(folder, on_progress)
+        except PullError as error:
+            raise LoadError(str(error)) from error
     # A folder in the working directory that has the name of a hub id must never shadow it.
     if folder_of(name) is not None and folder.is_dir():
         if not os.access(folder, os.R_OK | os.X_OK):

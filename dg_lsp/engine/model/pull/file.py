@@ -1,0 +1,53 @@
+"""A GGUF file that the user names as a model: converted once into a folder of the store, and again when it changes."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from dg_lsp.engine.model.pull import PullError
+from dg_lsp.engine.model.pull.conversion import convert
+from dg_lsp.wire import files, laptop
+
+MAGIC = b"GGUF"
+
+
+def folder_of(path: Path, on_progress: Callable[[str, float], None] = lambda _text, _share: None) -> Path:
+    """Return the converted folder of a GGUF file; raise PullError if it can't be converted.
+
+    `on_progress` receives a text and a share.
+    """
+    store = laptop.store()
+    try:
+        status = path.stat()
+        with path.open("rb") as opened:
+            if opened.read(len(MAGIC)) != MAGIC:
+                raise PullError(f"{path} is not a GGUF file")
+        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if problem := files.folder_problem(store):
+            raise PullError(f"{store} {problem}")
+        start = f"{path.stem}-{_hash(str(path))}-"
+        folder = store / f"{start}{_hash(f'{status.st_size} {status.st_mtime_ns}')}"
+        if not folder.exists():
+            work = Path(tempfile.mkdtemp(prefix=f".{start}", dir=store))
+            try:
+                convert(path, work, lambda text, share: on_progress(f"{text} (once)", share))
+                for older in store.glob(f"{start}*"):
+                    shutil.rmtree(older, ignore_errors=True)
+                work.rename(folder)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise PullError(f"{error.filename or path} can't be used: {(error.strerror or str(error)).lower()}") from error
+    except PullError:
+        raise
+    except Exception as error:  # the file's content, which nobody has checked
+        raise PullError(f"{path} can't be converted: {str(error) or type(error).__name__}") from error
+    return folder
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
