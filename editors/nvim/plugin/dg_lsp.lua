@@ -35,6 +35,12 @@ local commands = {
   restart = function()
     require("dg_lsp").restart()
   end,
+  next = function()
+    require("dg_lsp").next_edit()
+  end,
+  reject = function()
+    require("dg_lsp").reject_edit()
+  end,
   repair = function()
     require("dg_lsp.fill").repair()
   end,
@@ -63,7 +69,7 @@ vim.api.nvim_create_user_command("Dg", function(call)
   command(vim.list_slice(call.fargs, 2))
 end, {
   nargs = "+",
-  desc = "dg-lsp: status, pause, resume, snooze, model, pull, restart, repair, docstring, cancel, log",
+  desc = "dg-lsp: status, pause, resume, snooze, model, pull, restart, next, reject, repair, docstring, cancel, log",
   complete = function(lead, line)
     local names = line:match("^%s*Dg%s+%S*$") and vim.tbl_keys(commands)
       or line:match("^%s*Dg%s+pull%s+%S*$") and { "never" }
@@ -117,6 +123,11 @@ for name, method in pairs({
   request = "request",
 }) do
   vim.keymap.set("i", ("<Plug>(dg-lsp-%s)"):format(name), function()
+    require("dg_lsp")[method]()
+  end, { desc = "dg-lsp: " .. name:gsub("-", " ") })
+end
+for name, method in pairs({ ["next-edit"] = "next_edit", ["reject-edit"] = "reject_edit" }) do
+  vim.keymap.set({ "n", "i" }, ("<Plug>(dg-lsp-%s)"):format(name), function()
     require("dg_lsp")[method]()
   end, { desc = "dg-lsp: " .. name:gsub("-", " ") })
 end

@@ -27,7 +27,9 @@ end
 
 ---Set the highlights now and after each change of the colours.
 function M.define()
-  vim.api.nvim_set_hl(0, "DgLspDraft", { default = true, link = "ComplHint" })
+  for name, link in pairs({ DgLspDraft = "ComplHint", DgLspEditOld = "DiffDelete", DgLspEditNew = "DiffAdd" }) do
+    vim.api.nvim_set_hl(0, name, { default = true, link = link })
+  end
   add_terminal_colour()
   local group = vim.api.nvim_create_augroup("dg-lsp-colours", {})
   vim.api.nvim_create_autocmd("ColorScheme", { group = group, callback = add_terminal_colour })

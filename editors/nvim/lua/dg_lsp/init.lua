@@ -44,6 +44,22 @@ M.dismiss = ghost.dismiss
 M.reveal = ghost.reveal
 M.is_shown = ghost.is_shown
 
+---Go to the next edit, or apply it if the cursor is there. Without one, ask for it.
+function M.next_edit()
+  require("dg_lsp.next_edit").next()
+end
+
+---Reject the next edit that is shown.
+function M.reject_edit()
+  require("dg_lsp.next_edit").reject()
+end
+
+---Return whether a next edit is shown in the current buffer.
+---@return boolean
+function M.has_next_edit()
+  return require("dg_lsp.next_edit").is_shown()
+end
+
 ---Request a suggestion now.
 function M.request()
   ghost.request()
@@ -67,13 +83,23 @@ local function hide()
   if ghost.is_shown() then
     ghost.dismiss()
   end
+  require("dg_lsp.next_edit").hide()
 end
 
 ---The user's `completion.trigger`, while suggestions are paused.
 local usual_trigger = "auto"
 
+local paused = false
+
+---Return whether the user has stopped what comes unprompted.
+---@return boolean
+function M.is_paused()
+  return paused
+end
+
 ---@param is_paused boolean
 local function pause_all(is_paused)
+  paused = is_paused
   server.change_settings(function(settings)
     local trigger = settings["completion.trigger"]
     if is_paused and trigger ~= "manual" then

@@ -19,6 +19,7 @@ local M = {}
 ---@field busy boolean
 ---@field problems string[]
 ---@field offer? dg_lsp.Offer
+---@field nextEdit? "off"|"pause"|"manual"
 
 ---@type table<integer, dg_lsp.Status>
 local by_client = {}
@@ -29,6 +30,20 @@ local function from_json(value)
   return value ~= vim.NIL and value or nil
 end
 
+---Whether a server's settings ask for next edits.
+local asks_for_edits = false
+
+---Watch for next edits while a server's settings ask for them.
+local function follow_edits()
+  local asks = vim.iter(pairs(by_client)):any(function(_, status)
+    return (status.nextEdit or "off") ~= "off"
+  end)
+  if asks ~= asks_for_edits then
+    asks_for_edits = asks
+    require("dg_lsp.next_edit").watch(asks)
+  end
+end
+
 ---Handle `dgLsp/status`.
 ---@param params dg_lsp.Status
 ---@param context lsp.HandlerContext
@@ -37,6 +52,7 @@ function M.on_status(params, context)
   params.offer = from_json(params.offer)
   local before = by_client[context.client_id]
   by_client[context.client_id] = params
+  follow_edits()
   if params.state == "ready" and before and before.state ~= "ready" then
     require("dg_lsp.ghost").ask_again()
   end
@@ -48,6 +64,7 @@ end
 ---@param client_id integer
 function M.forget(client_id)
   by_client[client_id] = nil
+  follow_edits()
   vim.cmd.redrawstatus({ bang = true })
 end
 
@@ -96,7 +113,12 @@ end
 ---@return string
 function M.line(bufnr)
   local client = require("dg_lsp.server").client(bufnr)
-  return client and ("DG %-7s"):format(state_word(by_client[client.id])) or ""
+  if not client then
+    return ""
+  end
+  -- A statusline is drawn with its own window as the current one.
+  local is_edit = asks_for_edits and require("dg_lsp.next_edit").is_shown()
+  return ("DG %-7s"):format(is_edit and "Edit" or state_word(by_client[client.id]))
 end
 
 ---Add the last message in full, because the message area shows only one line of it. A message that a line already says,
