@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -286,3 +287,19 @@ def test_any_place_in_a_file_with_two_characters_a_line_end_may_be_filled(start:
         assert hole.span.end <= end
         result = polish.to_edits(Candidate(("z",), Calibrated(1.0)), (hole,), document, syntax=tree)
         assert bool(result.edits) != bool(result.dropped)
+
+
+def test_a_further_candidate_is_compiled_once_however_long_its_class_is() -> None:
+    def n_compiled(n_candidates: int) -> int:
+        document, holes = drawn(f"class A:\n    n = {n_candidates}\n    def f(self):\n        ⟦⟧\n", language="python")
+        tree, calls = syntax.of(document), list[str]()
+        sys.setprofile(lambda _frame, event, called: calls.append(event) if called is compile else None)
+        try:
+            for idx in range(n_candidates):
+                result = polish.to_edits(Candidate((f"break  # {idx}",)), holes, document, syntax=tree)
+                assert result.dropped == "does not compile"
+        finally:
+            sys.setprofile(None)
+        return calls.count("c_call")
+
+    assert n_compiled(11) - n_compiled(1) == 10

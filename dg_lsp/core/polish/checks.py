@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import importing, languages, scope, syntax, values
+from dg_lsp.core import importing, languages, memo, scope, syntax, values
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.frames import PLAIN_ANSWERS, plain_edits
@@ -177,7 +177,7 @@ def compiles(whole: Whole) -> bool:
     if any(_closes_too_much(whole.after, span) for span, _ in whole.answers()):
         return False
     # Compiling only these statements takes the same time for every length of the file.
-    return all(_compiles_in(whole, region) for region in joined(_statements(whole, hole.span) for hole in whole.holes))
+    return all(_compiles_in(whole, region) for region in joined(_statements(whole.before, hole.span) for hole in whole.holes))
 
 
 def _closes_too_much(tree: Syntax, answer: Span) -> bool:
@@ -221,9 +221,10 @@ def _compiles_in(whole: Whole, region: Span) -> bool:
     return start < nearest or next(beginnings) or not any(beginnings)
 
 
-def _statements(whole: Whole, hole: Span) -> Span:
+@memo.in_tree
+def _statements(tree: Syntax, hole: Span) -> Span:
     """Return the span of the module's statements that contain a hole, as whole lines."""
-    tree, lines = whole.before, whole.before.lines
+    lines = tree.lines
     start, end = tree.offsets.to_byte(hole.start), tree.offsets.to_byte(hole.end)
     nodes = [node for node in tree.tree.root_node.children if node.type != "comment" and node.start_byte <= end]
     first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
@@ -246,6 +247,8 @@ def _begins(source: str) -> bool:
     return _compiles(f"if 1:\n{source}" if source[:1].isspace() else source, unfinished=True)
 
 
+# All candidates of a hole are compared with the same plain answers, in a class that may have thousands of lines.
+@memo.of_texts
 def _compiles(source: str, *, unfinished: bool = False) -> bool:
     """Return whether Python compiles the source or, if `unfinished`, accepts it as the beginning of a program."""
     flags = ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED if unfinished else 0
