@@ -143,8 +143,6 @@ class Index:
         self.break_after: int | None = None
         self.endless = False
         self.redirect = ""
-        self.page = b""
-        self.ranges = True
         self.hang_after: int | None = None
         self.hangs, self.released = threading.Event(), threading.Event()
 
@@ -176,8 +174,6 @@ def serving(folder: Path) -> Iterator[Index]:
 
         def _page(self, package: str) -> None:
             names = [path.name for path in sorted(index.folder.glob(f"{package.replace('-', '_')}-*.whl"))]
-            if index.page:
-                return self._send(200, index.page, {"Content-Type": "text/html"})
             if not names:
                 return self._send(404, b"")
             if index.as_json:
@@ -197,7 +193,7 @@ def serving(folder: Path) -> Iterator[Index]:
 
         def _file(self, file: Path) -> None:
             data = file.read_bytes()
-            wanted = self.headers.get("Range", "") if index.ranges else ""
+            wanted = self.headers.get("Range", "")
             begin = int(wanted.removeprefix("bytes=").partition("-")[0] or 0)
             if begin >= len(data):
                 return self._send(416, b"", {"Content-Range": f"bytes */{len(data)}"})
