@@ -207,23 +207,6 @@ async def test_a_request_of_an_editor_has_no_absolute_path(session: Session, tmp
     assert str(tmp_path) not in repr(request)
 
 
-async def test_a_late_answer_moves_with_the_text_or_is_dropped(session: Session) -> None:
-    task = session.ask("x = $0\n")
-    await session.until_asked(1)
-    session.documents.change(URI, 3, [naive.edit("x = f\n")])
-    session.answer(0, "f(a)")
-    answer = await task
-    assert (answer.at, texts(answer)) == (5, ["(a)"])
-    assert answer.index.text == "x = f\n"
-
-    task = session.ask("z = $0\n")
-    await session.until_asked(2)
-    session.documents.change(URI, 4, [naive.edit("nothing like it\n")])
-    session.answer(1, "f(a)")
-    assert texts(await task) == []
-    assert session.noted[-1] == "moved"
-
-
 async def test_a_text_change_during_the_debounce_ends_the_request(session: Session) -> None:
     session.settings = Settings(debounce=1, speculate=False)
     task = session.ask("x = $0\n")

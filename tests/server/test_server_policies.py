@@ -255,20 +255,6 @@ def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, 
     assert (place_and_offers and (place_and_offers[0], place_and_offers[1][0].text)) == expected
 
 
-@pytest.mark.parametrize(
-    ("now", "age_ms", "joins"),
-    [
-        ("x = $0", 0.0, True),
-        ("x = f$0", 0.0, False),
-        ("x = f$0", 200.0, True),
-        ("x = f\n$0", 200.0, False),
-        ("y = $0", 200.0, False),
-    ],
-)
-def test_a_running_request_is_joined_when_it_may_still_fit(now: str, age_ms: float, joins: bool) -> None:
-    assert answers.joins(at_cursor("x = $0"), at_cursor(now), age_ms=age_ms, latency_ms=300.0) == joins
-
-
 # Whether to show
 
 
