@@ -1,6 +1,6 @@
 """One request for the next edit, from the cursor to the offer: the rest of the last answer, else wait, ask, choose a hunk.
 
-`edits` has what the user changed, `core.edits` the form of the question and of the answer. A newer request for a document, a
+`history` has what the user changed, `core.edits` the form of the question and of the answer. A newer request for a document, a
 change of it, or a cancelled request ends the work, in the engine too. Nothing is offered for another text than the one that
 the answer was made for.
 """
@@ -22,7 +22,7 @@ from dg_lsp.core.positions import Lines
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Ranked, Span
 from dg_lsp.server import reasons
 from dg_lsp.server.completion import Completer
-from dg_lsp.server.edits import History, in_lf, is_restored
+from dg_lsp.server.history import History, in_lf, is_restored
 from dg_lsp.server.snapshot import Snapshot, Snapshots
 from dg_lsp.wire.background import Tasks
 

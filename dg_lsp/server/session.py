@@ -301,6 +301,8 @@ class DgLanguageServer(LanguageServer):
         if not self._connect():
             self.completer.reset()
             self.spawn(self.engine.restart())
+        if self._edit_engine is not None:
+            self.spawn(self._edit_engine.restart())
 
     def look_for_model(self) -> None:
         """Connect to another engine if `auto` means another model now, such as one that was just pulled."""

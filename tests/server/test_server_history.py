@@ -6,7 +6,7 @@ import pytest
 
 from dg_lsp.core import edits
 from dg_lsp.core.edits import Hunk
-from dg_lsp.server.edits import BURST_S, JOIN_S, MOST_CHARS, History, is_restored
+from dg_lsp.server.history import BURST_S, JOIN_S, MOST_CHARS, History, is_restored
 
 A = "one\ntwo\nthree\nfour\nfive\n"
 LONG = "".join(f"x{i} = {i}\n" for i in range(MOST_CHARS))
