@@ -160,8 +160,8 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
 def reading(model: CausalLlama, kv: KV, n_rows: int) -> Callable[[], object]:
     """Return a function that reads `n_rows` tokens after a prefix, and returns the likeliest next ones."""
     length = kv[0][0].shape[2]
-    n_places = length + ROOM
-    own = model.buffers.take(kv, n_places, range(length)) if model.buffers else OwnRoom(model, kv, n_places, range(length))
+    n_slots = length + ROOM
+    own = model.buffers.take(kv, n_slots, range(length)) if model.buffers else OwnRoom(model, kv, n_slots, range(length))
     visible = np.tril(np.ones((n_rows, length + n_rows), dtype=np.bool_), length)
 
     def read() -> list[int]:

@@ -169,7 +169,7 @@ def build(widths: Widths, layers: int, device: str, dtype: torch.dtype, precisio
         template = templates[first]
         value = torch.empty(template.shape, dtype=template.dtype, device=device)
         value = value.normal_(0, 0.02) if value.ndim > 1 else value.fill_(1)
-        weights.place(model, own, value, "fp8" if precision == "fp8" else "bfloat16", dtype, tuple(value.shape))
+        weights.attach(model, own, value, "fp8" if precision == "fp8" else "bfloat16", dtype, tuple(value.shape))
     weights.fill_buffers(model, device)
     return model.eval().requires_grad_(False)
 

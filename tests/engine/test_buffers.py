@@ -49,9 +49,9 @@ def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_t
     assert buffers.bytes == 0
     assert passes._gpu is not None
     short = Buffers(passes._gpu, lambda: 9 * one)
-    for n_places in (10, STEP + 10, 10):  # a quarter of 9 is room for two, and one of the second takes it all
-        room = short.take([], n_places, ())
-        assert room.capacity >= n_places
+    for n_slots in (10, STEP + 10, 10):  # a quarter of 9 is room for two, and one of the second takes it all
+        room = short.take([], n_slots, ())
+        assert room.capacity >= n_slots
         del room
         assert short.bytes <= (9 * one + short.bytes) // 4
 

@@ -59,8 +59,8 @@ class CausalFiller(LocalFiller):
             # Behind the longest prefix, and so behind shorter ones. Twice the room: a tree's first pass may read as many tokens
             # as a room has, and has places for more behind them. In the layout "fim", a second tree reads on after the left
             # side alone.
-            n_places = MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
-            loaded.passes.buffers.record(n_places, 2 if profile.layout == "fim" else 1)
+            n_slots = MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
+            loaded.passes.buffers.record(n_slots, 2 if profile.layout == "fim" else 1)
         self._written = deque[Written](maxlen=MOST_WRITTEN)
         self.windows = Windows(self.layout, self.cache.known)
 

@@ -58,20 +58,20 @@ class LocalDecoder:
         if not bool(used.all()):
             mask = torch.cat([torch.ones(n_rows, self.length, dtype=torch.bool, device=used.device), used], 1)
             mask = mask[:, None, None].expand(-1, 1, width, -1)
-        n_places = self.length + width
-        kv = [(keys[:n_rows, :, :n_places], values[:n_rows, :, :n_places]) for keys, values in self._rows]
+        n_slots = self.length + width
+        kv = [(keys[:n_rows, :, :n_slots], values[:n_rows, :, :n_slots]) for keys, values in self._rows]
         hidden = self.passes.decode(canvas, kv, soft, positions=positions, mask=mask, with_room=True)
         return self.passes.logits(hidden[free])
 
     def make_room(self, rows: int, width: int) -> None:
         """Make room for this many rows of this width, unless there is."""
-        n_places = self.length + width
-        if self._rows and self._rows[0][0].shape[0] >= rows and self._rows[0][0].shape[2] == n_places:
+        n_slots = self.length + width
+        if self._rows and self._rows[0][0].shape[0] >= rows and self._rows[0][0].shape[2] == n_slots:
             return
         self._rows = []  # free the old ones first, because memory may not have room for both
 
         def copied(side: Tensor) -> Tensor:
-            copies = side.new_empty(rows, side.shape[1], n_places, side.shape[3])
+            copies = side.new_empty(rows, side.shape[1], n_slots, side.shape[3])
             copies[:, :, : self.length] = side
             return copies
 

@@ -4,7 +4,7 @@ The time of a pass over few tokens depends on the number of operations. So `weig
 rotated as complex numbers. That needs the rows of queries and keys in pairs, so the cached keys have another order than the
 library's. Each kind of model says what a pass sees. For inference only. Knows nothing of the tokens' meaning.
 
-Shapes: R rows, T tokens of a row, N = R * T, L places of the keys, H hidden, D head dimension, V vocabulary.
+Shapes: R rows, T tokens of a row, N = R * T, L slots of the keys, H hidden, D head dimension, V vocabulary.
 """
 
 from __future__ import annotations
@@ -163,11 +163,11 @@ class Llama:
 
     def _rotation(self, positions: Tensor, rows: int) -> list[Tensor]:
         """Return the complex rotation of each pair of a head at each position, by each table: [R * T, 1, D / 2]."""
-        last, places = int(positions.max()), positions.reshape(-1)
+        last, at = int(positions.max()), positions.reshape(-1)
         if len(self._rotations[0]) <= last:
             n_positions = max(1024, 2 * last)
             self._rotations = [rotations(self.sizes, n_positions, *table)[:, None].to(self._device) for table in self._tables]
-        rotated = [table[places] for table in self._rotations]
+        rotated = [table[at] for table in self._rotations]
         return [rotation.repeat(rows, 1, 1) for rotation in rotated] if len(positions) < rows else rotated
 
 

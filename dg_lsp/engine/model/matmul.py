@@ -14,7 +14,7 @@ thousand times slower.
 The operations of torch are not public, so they are checked before they are used. The choice depends on the processor's
 instructions, never on a measured time, so the same machine always gives the same text.
 
-Shapes: N tokens, I inputs, O outputs, D head dimension; for `attention_over` R rows, T tokens, L places of the keys.
+Shapes: N tokens, I inputs, O outputs, D head dimension; for `attention_over` R rows, T tokens, L slots of the keys.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def attention_over(
 
 
 def with_past(keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, *, with_room: bool) -> tuple[Tensor, Tensor]:
-    """Return all keys and values [R, kv heads, L, D]: the new ones after the past, or `with_room`, in its last places."""
+    """Return all keys and values [R, kv heads, L, D]: the new ones after the past, or `with_room`, in its last slots."""
     rows, _, length, _ = keys.shape
     if past is None:
         return keys, values

@@ -35,7 +35,7 @@ class Encoder(Protocol):
     def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
         """Return the last hidden states [N, H] of new tokens [N], each at its own position [N].
 
-        The pass overwrites the last N places of `kv`. Token n sees the places in `mask` [N, L], whose positions are
+        The pass overwrites the last N slots of `kv`. Token n sees the slots in `mask` [N, L], whose positions are
         `key_positions` [L]: layers with a sliding window need them.
         """
 
@@ -48,14 +48,14 @@ def crop(kv: KV, length: int) -> KV:
     return [(keys[:, :, :length], values[:, :, :length]) for keys, values in kv]
 
 
-def room(like: KV, n_places: int) -> KV:
-    """Return keys and values of one row with so many places, with the sizes of others. They are zeros: finite if masked."""
-    shapes = [(1, keys.shape[1], n_places, keys.shape[3]) for keys, _ in like]
+def room(like: KV, n_slots: int) -> KV:
+    """Return keys and values of one row with so many slots, with the sizes of others. They are zeros: finite if masked."""
+    shapes = [(1, keys.shape[1], n_slots, keys.shape[3]) for keys, _ in like]
     return [(keys.new_zeros(shape), values.new_zeros(shape)) for (keys, values), shape in zip(like, shapes, strict=True)]
 
 
 def put(kv: KV, into: KV, first: int = 0) -> None:
-    """Copy keys and values of one row into others, to the places from `first` on."""
+    """Copy keys and values of one row into others, to the slots from `first` on."""
     for pair, targets in zip(kv, into, strict=True):
         for values, target in zip(pair, targets, strict=True):
             target[:, :, first : first + values.shape[2]] = values

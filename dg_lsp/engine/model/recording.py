@@ -3,9 +3,9 @@
 Their memory is in buffers of a few lengths, which a pool holds: of the trees of drafts and scores, and of denoising steps. A
 function that can't be recorded is run directly for good: slower, with the same result.
 
-The buffers of trees have shapes that depend on nothing but a bucket: a number of places, the usual one, which all shorter trees
+The buffers of trees have shapes that depend on nothing but a bucket: a number of slots, the usual one, which all shorter trees
 share, or a longer one in steps of 256. Each has a graph for 1, 4, 16 and 64 new tokens. The first buffer of a bucket runs each
-twice directly; later ones are recorded at their first use. Fewer tokens are padded: the added ones write to the last place,
+twice directly; later ones are recorded at their first use. Fewer tokens are padded: the added ones write to the last slot,
 which no other token sees. So a pass is one copy to the device, one launch, and a copy of the hidden states. A pass may be
 larger than any graph if the model says so; it is then run directly. Knows memory and graphs. Knows nothing of models or trees.
 """
@@ -154,7 +154,7 @@ class Pool(Generic[KeyT, BuffersT]):
 
 
 def padded(number: int, step: int) -> int:
-    """Return the length of the buffers that so many places share: the next multiple of `step`."""
+    """Return the length of the buffers that so many slots share: the next multiple of `step`."""
     return max(1, -(-number // step)) * step
 
 
@@ -174,7 +174,7 @@ def copy_to_device(buffer: Tensor, values: Tensor) -> None:
 # --- The buffers of trees
 
 
-STEP = 256  # places
+STEP = 256  # slots
 MAX_BUFFERS = 6  # a request has at most three trees, and their prefixes two or three lengths
 
 
@@ -182,20 +182,20 @@ MAX_BUFFERS = 6  # a request has at most three trees, and their prefixes two or 
 class Inputs:
     """What a pass reads besides the weights, on the device, for N tokens.
 
-    `positions` [N] turn their heads, `places` [N] are where their keys and values go, and `visible` [N, L] what they see.
+    `positions` [N] turn their heads, `slots` [N] are where their keys and values go, and `visible` [N, L] what they see.
     Without it, they are a whole text, and each token sees itself and those before it.
     """
 
     ids: Tensor
     positions: Tensor
-    places: Tensor
+    slots: Tensor
     visible: Tensor | None = None
 
 
 class TreePasses(Protocol):
     """A model's passes over the new tokens of a tree, N of them, at most `most_rows` at once.
 
-    Only the model knows what a room is: the keys and values of one tree, with places for more.
+    Only the model knows what a room is: the keys and values of one tree, with slots for more.
     """
 
     device: torch.device
@@ -203,20 +203,20 @@ class TreePasses(Protocol):
     hidden_dtype: torch.dtype
     most_rows: int
 
-    def room(self, n_places: int, like: KV) -> Any:
-        """Return room for so many places, with the sizes of these keys and values."""
+    def room(self, n_slots: int, like: KV) -> Any:
+        """Return room for so many slots, with the sizes of these keys and values."""
 
-    def room_bytes(self, n_places: int) -> int:
+    def room_bytes(self, n_slots: int) -> int:
         """Return the bytes of such a room."""
 
     def fill(self, room: Any, kv: KV, positions: Sequence[int]) -> None:
-        """Copy keys and values, whose tokens stand at these positions, to the first places of a room."""
+        """Copy keys and values, whose tokens stand at these positions, to the first slots of a room."""
 
     def pairs(self, room: Any) -> KV:
         """Return the keys and values in a room."""
 
     def read(self, inputs: Inputs, room: Any) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens, whose keys and values go to their places."""
+        """Return the last hidden states [N, H] of new tokens, whose keys and values go to their slots."""
 
 
 class _Graph:
@@ -231,8 +231,8 @@ class _Graph:
         self.hidden = hidden = torch.zeros(n_rows, passes.n_hidden, dtype=passes.hidden_dtype, device=passes.device)
         first, visible = self._given[: _FIRST * _width(n_rows)], self._given[_FIRST * _width(n_rows) :]
         numbers = first.view(torch.long).view(3, -1)[:, :n_rows]
-        ids, positions, places = numbers.unbind()
-        inputs = Inputs(ids, positions, places, visible.view(torch.bool).view(n_rows, -1))
+        ids, positions, slots = numbers.unbind()
+        inputs = Inputs(ids, positions, slots, visible.view(torch.bool).view(n_rows, -1))
 
         def work() -> None:  # without `self`, or a dropped buffer keeps its memory until garbage is collected
             hidden.copy_(passes.read(inputs, room))
@@ -240,20 +240,20 @@ class _Graph:
         self._graph = StepGraph(work, recorder, warm_ups)
 
     def run(self, at: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> None:
-        """Compute the hidden states of at most N new tokens at the places from `at` on, which see `visible` places."""
-        (n_rows, n_places), n_own = self._shape, len(ids)
+        """Compute the hidden states of at most N new tokens at the slots from `at` on, which see `visible` slots."""
+        (n_rows, n_slots), n_own = self._shape, len(ids)
         given = np.zeros(_n_given(*self._shape), dtype=np.uint8)
         numbers = given[: _FIRST * _width(n_rows)].view(np.int64).reshape(3, -1)
-        numbers[2] = n_places - 1
+        numbers[2] = n_slots - 1
         numbers[:, :n_own] = ids, positions, range(at, at + n_own)
-        seen = given[_FIRST * _width(n_rows) :].reshape(n_rows, n_places)
+        seen = given[_FIRST * _width(n_rows) :].reshape(n_rows, n_slots)
         seen[:n_own, : visible.shape[1]] = visible
         seen[n_own:, -1] = True  # attention over nothing is not a number
         copy_to_device(self._given, torch.from_numpy(given))
         self._graph.run()
 
 
-_FIRST = 3 * 8  # the bytes of a token's id, position and place
+_FIRST = 3 * 8  # the bytes of a token's id, position and slot
 
 
 def _width(n_rows: int) -> int:
@@ -261,37 +261,37 @@ def _width(n_rows: int) -> int:
     return max(2, n_rows)
 
 
-def _n_given(n_rows: int, n_places: int) -> int:
-    return _FIRST * _width(n_rows) + n_rows * n_places
+def _n_given(n_rows: int, n_slots: int) -> int:
+    return _FIRST * _width(n_rows) + n_rows * n_slots
 
 
 _WarmUps = defaultdict[tuple[int, int], WarmUps]
-"""By the numbers of new tokens and of places, on which the choice of kernels depends."""
+"""By the numbers of new tokens and of slots, on which the choice of kernels depends."""
 
 
 class _Buffer:
     """The keys and values of one tree at a time, and the graphs that use them."""
 
-    def __init__(self, passes: TreePasses, n_places: int, like: KV, recorder: Recorder | None, warm_ups: _WarmUps) -> None:
-        self.passes, self._recorder, self._warm_ups, self.n_places = passes, recorder, warm_ups, n_places
-        self.room = passes.room(n_places, like)
+    def __init__(self, passes: TreePasses, n_slots: int, like: KV, recorder: Recorder | None, warm_ups: _WarmUps) -> None:
+        self.passes, self._recorder, self._warm_ups, self.n_slots = passes, recorder, warm_ups, n_slots
+        self.room = passes.room(n_slots, like)
         self._graphs: dict[int, _Graph] = {}
-        self.owner: weakref.ref[Places] | None = None
+        self.owner: weakref.ref[Slots] | None = None
 
     def graph(self, n_rows: int) -> _Graph:
         """Return the pass over so many new tokens, or more; one over more than any graph has is not kept."""
         rows = next((rows for rows in ROWS if rows >= n_rows), 0)
         with torch.inference_mode(mode=False):  # a tensor of this mode could not be changed outside of it
             if not rows:
-                return _Graph(self.passes, self.room, (n_rows, self.n_places), None, WarmUps())
+                return _Graph(self.passes, self.room, (n_rows, self.n_slots), None, WarmUps())
             if rows not in self._graphs:
-                shape = rows, self.n_places
+                shape = rows, self.n_slots
                 self._graphs[rows] = _Graph(self.passes, self.room, shape, self._recorder, self._warm_ups[shape])
         return self._graphs[rows]
 
 
-class Places:
-    """The keys and values of one tree: a buffer as long as the tree needs it. The last place is that of added tokens."""
+class Slots:
+    """The keys and values of one tree: a buffer as long as the tree needs it. The last slot is that of added tokens."""
 
     def __init__(self, buffer: _Buffer) -> None:
         self._buffer = buffer
@@ -300,8 +300,8 @@ class Places:
 
     @property
     def capacity(self) -> int:
-        """The number of places for tokens."""
-        return self._buffer.n_places - 1
+        """The number of slots for tokens."""
+        return self._buffer.n_slots - 1
 
     def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
         """Return the last hidden states [N, H] as `tree.OwnRoom.extend` does, in passes over at most `most_rows` tokens."""
@@ -316,7 +316,7 @@ class Places:
 
 
 class Buffers(Pool[int, _Buffer]):
-    """The buffers of one model, by their numbers of places, usually those of trees with `usual` places.
+    """The buffers of one model, by their numbers of slots, usually those of trees with `usual` slots.
 
     Those that a tree uses are not dropped.
     """
@@ -327,32 +327,32 @@ class Buffers(Pool[int, _Buffer]):
         super().__init__(free, MAX_BUFFERS)
         self._passes, self._recorder = passes, recorder
         self._warm_ups: _WarmUps = defaultdict(WarmUps)
-        self._usual = padded(usual + 1, STEP) if usual else 0  # with the place of added tokens
+        self._usual = padded(usual + 1, STEP) if usual else 0  # with the slot of added tokens
 
-    def take(self, kv: KV, n_places: int, positions: Sequence[int]) -> Places:
-        """Return room for at least `n_places`, which begins with these keys and values of one row, at these positions.
+    def take(self, kv: KV, n_slots: int, positions: Sequence[int]) -> Slots:
+        """Return room for at least `n_slots`, which begins with these keys and values of one row, at these positions.
 
         If there is no memory for another buffer, or too many are in use, it is one that is not recorded or kept.
         """
         with torch.inference_mode(mode=False), torch.no_grad():  # as for graphs
-            # Attention over places that no token sees takes microseconds, and a buffer of another length has to be recorded.
-            buffer = self._buffer(max(padded(n_places + 1, STEP), self._usual), kv)
-            places = Places(buffer)
+            # Attention over slots that no token sees takes microseconds, and a buffer of another length has to be recorded.
+            buffer = self._buffer(max(padded(n_slots + 1, STEP), self._usual), kv)
+            slots = Slots(buffer)
             self._passes.fill(buffer.room, kv, positions)
-        return places
+        return slots
 
-    def record(self, n_places: int, n_rooms: int) -> None:
-        """Record the passes over so many buffers for trees of at most `n_places`, so that no request waits for it.
+    def record(self, n_slots: int, n_rooms: int) -> None:
+        """Record the passes over so many buffers for trees of at most `n_slots`, so that no request waits for it.
 
         If that fails, requests run without recorded passes.
         """
-        self._usual = padded(n_places + 1, STEP)
+        self._usual = padded(n_slots + 1, STEP)
         try:
             with torch.inference_mode():
-                taken = [self.take([], n_places, ()) for _ in range(n_rooms)]
-                for places in taken:
+                taken = [self.take([], n_slots, ()) for _ in range(n_rooms)]
+                for slots in taken:
                     for n_rows in ROWS * (WARM_UPS + 1):
-                        places.extend(0, [0] * n_rows, range(n_rows), np.ones((n_rows, n_rows), dtype=np.bool_))
+                        slots.extend(0, [0] * n_rows, range(n_rows), np.ones((n_rows, n_rows), dtype=np.bool_))
         except RuntimeError as error:  # also what CUDA raises, such as a lack of memory
             if self._recorder is not None:
                 self._recorder.give_up(error)
@@ -361,8 +361,8 @@ class Buffers(Pool[int, _Buffer]):
         """Return whether no tree uses a buffer."""
         return buffers.owner is None or buffers.owner() is None
 
-    def _buffer(self, n_places: int, like: KV) -> _Buffer:
+    def _buffer(self, n_slots: int, like: KV) -> _Buffer:
         """Return a free buffer, a new one if there is memory for it, or one that is not kept."""
-        recorded = functools.partial(_Buffer, self._passes, n_places, like, self._recorder, self._warm_ups)
-        held = self.held(n_places, self._passes.room_bytes(n_places), recorded)
-        return held or _Buffer(self._passes, n_places, like, None, self._warm_ups)
+        recorded = functools.partial(_Buffer, self._passes, n_slots, like, self._recorder, self._warm_ups)
+        held = self.held(n_slots, self._passes.room_bytes(n_slots), recorded)
+        return held or _Buffer(self._passes, n_slots, like, None, self._warm_ups)

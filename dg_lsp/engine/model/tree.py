@@ -19,10 +19,10 @@ from torch import Tensor
 
 from dg_lsp.engine.model import prefix_cache
 from dg_lsp.engine.model.prefix_cache import KV, Encoder, crop
-from dg_lsp.engine.model.recording import Buffers, Places
+from dg_lsp.engine.model.recording import Buffers, Slots
 
 ROOT = 0  # the node of the prefix's last token
-ROOM = 128  # the places for tokens in a new buffer
+ROOM = 128  # the slots for tokens in a new buffer
 LEAST = 1e-12  # the least probability whose log is added up
 SCORED = 64  # positions whose whole logits are in memory at once, when tokens are scored
 
@@ -41,7 +41,7 @@ class Tree:
     encodes the root, which `kv` need not hold: `has_root` says whether they do. The tree's own keys and values are in a room of
     `buffers`, if given.
 
-    The attributes describe one buffer: its places, their positions, and the nodes and paths in them.
+    The attributes describe one buffer: its slots, their positions, and the nodes and paths in them.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Tree:
         buffers: Buffers | None = None,
     ) -> None:
         self._passes, self._device, self._buffers = passes, kv[0][0].device, buffers
-        self._room: OwnRoom | Places | None = None
+        self._room: OwnRoom | Slots | None = None
         self._length = kv[0][0].shape[2] - (hidden is None and has_root)
         self._kv, self._last = kv, last
-        self._n_places, self._positions = 0, list[int]()
-        # For each node, the places in the buffer of its path's tokens. A root whose hidden state is known needs none.
+        self._n_slots, self._positions = 0, list[int]()
+        # For each node, the slots in the buffer of its path's tokens. A root whose hidden state is known needs none.
         self._paths: list[tuple[int, ...]] = [()]
         self._child: dict[tuple[int, int], int] = {}
         self._logps: dict[int, dict[int, float]] = defaultdict(dict)  # of tokens after nodes, as far as they were computed
@@ -113,14 +113,14 @@ class Tree:
         The first unknown token has at most the probability that the known ones leave.
         """
         node, total = ROOT, 0.0
-        for place, token in enumerate(row):
+        for n_seen, token in enumerate(row):
             known = self._logps[node]
             if token not in known:
                 rest = max(1.0 - sum(map(math.exp, known.values())), LEAST)
-                return Bound(total + math.log(rest), len(row) - place)
+                return Bound(total + math.log(rest), len(row) - n_seen)
             total += known[token]
             if (child := self._child.get((node, token))) is None:
-                return Bound(total, len(row) - place - 1)
+                return Bound(total, len(row) - n_seen - 1)
             node = child
         return Bound(total, 0)
 
@@ -130,11 +130,11 @@ class Tree:
         A row's last token need not be encoded, and nothing is computed that is known.
         """
         before = [[ROOT, *nodes] for nodes in self.grow((ROOT, row[:-1]) for row in rows)]
-        places = [
+        pairs = [
             list(zip(path, row, strict=False))[start:]  # an empty row has none
             for path, row, start in zip(before, rows, first or [0] * len(rows), strict=True)
         ]
-        distinct = dict.fromkeys(place for row in places for place in row)
+        distinct = dict.fromkeys(pair for row in pairs for pair in row)
         unknown = [(node, token) for node, token in distinct if token not in self._logps[node]]
         for at in range(0, len(unknown), SCORED):
             nodes, tokens = zip(*unknown[at : at + SCORED], strict=True)
@@ -143,7 +143,7 @@ class Tree:
             logps = (logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
             for node, token, logp in zip(nodes, tokens, logps, strict=True):
                 self.learn(node, {token: logp})
-        return [[self._logps[node][token] for node, token in row] for row in places]
+        return [[self._logps[node][token] for node, token in row] for row in pairs]
 
     def _walk(self, node: int, row: Sequence[int], tokens: list[int]) -> list[int]:
         """Return the nodes of a row's tokens after a node, with new ones for those that the tree lacks, in `tokens` too."""
@@ -152,7 +152,7 @@ class Tree:
             child = self._child.get((node, token))
             if child is None:
                 child = self._child[node, token] = len(self._paths)
-                self._paths.append((*self._paths[node], self._n_places + len(tokens)))
+                self._paths.append((*self._paths[node], self._n_slots + len(tokens)))
                 tokens.append(token)
             nodes.append(child)
             node = child
@@ -160,39 +160,39 @@ class Tree:
 
     def _encode(self, tokens: Sequence[int], paths: Sequence[tuple[int, ...]]) -> None:
         """Encode the last tokens, which are at the ends of `paths`."""
-        length, first, end = self._length, self._n_places, self._n_places + len(tokens)
+        length, first, end = self._length, self._n_slots, self._n_slots + len(tokens)
         if self._room is None or length + end > self._room.capacity:
             kv = crop(self._kv if self._room is None else self._room.kv, length + first)
-            places, positions_before = length + end + ROOM, [*range(length), *self._positions]
+            slots, positions_before = length + end + ROOM, [*range(length), *self._positions]
             if self._buffers is None:
-                self._room = OwnRoom(self._passes, kv, places, positions_before)
+                self._room = OwnRoom(self._passes, kv, slots, positions_before)
             else:
-                self._room = self._buffers.take(kv, places, positions_before)
+                self._room = self._buffers.take(kv, slots, positions_before)
             self._kv = []  # the room holds a copy
         visible = np.zeros((len(tokens), length + end), dtype=bool)
         visible[:, :length] = True
         for index, path in enumerate(paths):
-            visible[index, [length + place for place in path]] = True
+            visible[index, [length + slot for slot in path]] = True
         positions = [length + len(path) - 1 for path in paths]
         new = self._room.extend(length + first, tokens, positions, visible)
         self._positions += positions
         self._hidden = torch.cat([self._hidden.to(new), new]) if len(self._hidden) else new
-        self._n_places = end
+        self._n_slots = end
 
 
 class OwnRoom:
-    """A copy of one row's keys and values with places for more, whose tokens stand at `positions`, without buffers."""
+    """A copy of one row's keys and values with slots for more, whose tokens stand at `positions`, without buffers."""
 
-    def __init__(self, passes: Encoder, kv: KV, n_places: int, positions: Sequence[int]) -> None:
-        self._passes, self.capacity, self.kv = passes, n_places, prefix_cache.room(kv, n_places)
+    def __init__(self, passes: Encoder, kv: KV, n_slots: int, positions: Sequence[int]) -> None:
+        self._passes, self.capacity, self.kv = passes, n_slots, prefix_cache.room(kv, n_slots)
         prefix_cache.put(kv, self.kv)
         self._device = kv[0][0].device
         self._positions = torch.tensor(positions, dtype=torch.long, device=self._device)
 
     def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens, whose keys and values go to the places from `first` on.
+        """Return the last hidden states [N, H] of new tokens, whose keys and values go to the slots from `first` on.
 
-        Token n stands at its own position and sees the places in `visible` [N, L].
+        Token n stands at its own position and sees the slots in `visible` [N, L].
         """
         own = torch.tensor(positions, device=self._device)
         self._positions = torch.cat([self._positions, own])

@@ -71,8 +71,8 @@ def gate_up(
             up *= tl.load(own_scales + INNER, mask=is_column, other=0.0)[None, :]
         # The approximation with tanh, as gate * sigmoid(2 u), because tanh(u) = 2 * sigmoid(2 u) - 1.
         activated = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
-        places = out + rows[:, None] * INNER + columns[None, :]
-        tl.store(places, activated.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
+        target = out + rows[:, None] * INNER + columns[None, :]
+        tl.store(target, activated.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
 
 
 @triton.jit
@@ -105,8 +105,8 @@ def down(
         if IS_NARROW:
             total *= tl.load(scales + expert * HIDDEN + columns, mask=is_column, other=0.0)[None, :]
         total *= tl.load(weights + pairs, mask=is_row, other=0.0).to(tl.float32)[:, None]
-        places = out + pairs[:, None] * HIDDEN + columns[None, :]
-        tl.store(places, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
+        target = out + pairs[:, None] * HIDDEN + columns[None, :]
+        tl.store(target, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
 
 
 @triton.jit
@@ -129,5 +129,5 @@ def linear(
         m = tl.load(weights + at, mask=is_column[None, :] & is_in[:, None], other=0.0)
         total = tl.dot(a, _as(m, a.dtype, True), total)
     total *= tl.load(scales + columns, mask=is_column, other=0.0)[None, :]
-    places = out + rows[:, None] * N_OUT + columns[None, :]
-    tl.store(places, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
+    target = out + rows[:, None] * N_OUT + columns[None, :]
+    tl.store(target, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])

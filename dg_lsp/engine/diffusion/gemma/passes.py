@@ -123,23 +123,23 @@ class Passes:
         return weighted * scale.to(vectors.dtype)
 
     def extend(
-        self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, places: Tensor | None = None
+        self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, slots: Tensor | None = None
     ) -> Tensor:
-        """Do what `prefix_cache.Encoder` says, with keys and values at the given places [N] of `kv` or its last ones."""
+        """Do what `prefix_cache.Encoder` says, with keys and values at the given slots [N] of `kv` or its last ones."""
         masks: dict[str, Tensor | None] = {"full_attention": mask[None, None]}
         near = mask if len(key_positions) < self.window else mask & (key_positions[None] > positions[:, None] - self.window)
         masks["sliding_attention"] = near[None, None]
         hidden = self.encoder.embed_tokens(ids)[None]
-        return self._layers(self.encoder, hidden, positions[None], kv, masks, with_room=True, places=places)[0][0]
+        return self._layers(self.encoder, hidden, positions[None], kv, masks, with_room=True, slots=slots)[0][0]
 
-    def room(self, n_places: int, like: KV) -> Room:
-        return Room(prefix_cache.room(like, n_places), torch.zeros(n_places, dtype=torch.long, device=self.device))
+    def room(self, n_slots: int, like: KV) -> Room:
+        return Room(prefix_cache.room(like, n_slots), torch.zeros(n_slots, dtype=torch.long, device=self.device))
 
-    def room_bytes(self, n_places: int) -> int:
+    def room_bytes(self, n_slots: int) -> int:
         """Return the bytes of such a room, and of what a pass over it needs."""
         cost = memory.cost(self)
-        of_rows = ROWS[-1] * (cost.canvas_token - cost.logit_token + n_places * memory.MASK_BYTES)
-        return n_places * cost.prefix_token + of_rows
+        of_rows = ROWS[-1] * (cost.canvas_token - cost.logit_token + n_slots * memory.MASK_BYTES)
+        return n_slots * cost.prefix_token + of_rows
 
     def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
         n_given = len(positions)
@@ -151,8 +151,8 @@ class Passes:
 
     def read(self, inputs: Inputs, room: Room) -> Tensor:
         assert inputs.visible is not None
-        room.positions.index_copy_(0, inputs.places, inputs.positions)
-        return self.extend(inputs.ids, inputs.positions, room.kv, inputs.visible, room.positions, inputs.places)
+        room.positions.index_copy_(0, inputs.slots, inputs.positions)
+        return self.extend(inputs.ids, inputs.positions, room.kv, inputs.visible, room.positions, inputs.slots)
 
     def _condition(self, soft: Tensor) -> Tensor:
         conditioning = self.decoder.self_conditioning
@@ -168,7 +168,7 @@ class Passes:
         *,
         bidirectional: bool = False,
         with_room: bool = False,
-        places: Tensor | None = None,
+        slots: Tensor | None = None,
     ) -> tuple[Tensor, KV]:
         rotary = {kind: _signed(*stack.rotary_emb(hidden, positions, kind)) for kind in set(self.kinds)}
         masks = {kind: widened(masks[kind], groups) for kind, groups in self._groups.items()}
@@ -179,7 +179,7 @@ class Passes:
             causal = not bidirectional and masks[kind] is None
             before = past[index] if past else None
             attended, keys, values = _attend(
-                layer.self_attn, normed, rotary[kind], before, masks[kind], causal, with_room=with_room, places=places
+                layer.self_attn, normed, rotary[kind], before, masks[kind], causal, with_room=with_room, slots=slots
             )
             hidden = hidden + _norm(attended, layer.post_attention_layernorm)
             fed = _norm(_mlp(layer.mlp, _norm(hidden, layer.pre_feedforward_layernorm)), layer.post_feedforward_layernorm_1)
@@ -199,7 +199,7 @@ def _attend(
     causal: bool,
     *,
     with_room: bool,
-    places: Tensor | None,
+    slots: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, length = hidden.shape[:2]
     shape = (rows, length, -1, attention.head_dim)
@@ -208,8 +208,8 @@ def _attend(
     keys = _rotate(_norm(raw, attention.k_norm), rotary).transpose(1, 2)
     values = raw if attention.v_proj is None else attention.v_proj(hidden).view(shape)
     values = _norm(values, attention.v_norm).transpose(1, 2)
-    if past is not None and places is not None:
-        keys, values = past[0].index_copy_(2, places, keys), past[1].index_copy_(2, places, values)
+    if past is not None and slots is not None:
+        keys, values = past[0].index_copy_(2, slots, keys), past[1].index_copy_(2, slots, values)
     else:
         keys, values = with_past(keys, values, past, with_room=with_room)
     mixed = attention_over(queries, keys, values, mask, attention.scaling, causal=causal)

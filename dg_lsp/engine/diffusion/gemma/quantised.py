@@ -143,7 +143,7 @@ class NarrowExperts(nn.Module):
                 self.inner.__dict__.pop(name, None)
 
 
-def place(model: Any, name: str, weight: NarrowWeight, shape: tuple[int, ...]) -> None:
+def attach(model: Any, name: str, weight: NarrowWeight, shape: tuple[int, ...]) -> None:
     """Replace the model's wide weight of this name by a narrow one."""
     path, _, attribute = name.rpartition(".")
     if attribute == "weight":

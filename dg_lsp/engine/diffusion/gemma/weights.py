@@ -265,7 +265,7 @@ def fill(model: Any, listed: Inventory, device: str, precision: Precision, dtype
                         gathered[target] = _Gathered(listed.pieces[target], shapes[target], device, dtype)
                     if gathered[target].add(piece, opened.get_tensor(piece.stored.name)):
                         weight = gathered.pop(target).weight()
-                        place(model, names[target], weight, precision, dtype, shapes[target])
+                        attach(model, names[target], weight, precision, dtype, shapes[target])
                         del weight
                     meter.add(piece.stored.n_bytes)
         except (OSError, SafetensorError) as error:
@@ -333,7 +333,7 @@ def _per_row(scale: Tensor, shape: tuple[int, ...]) -> Tensor:
     return scale.repeat_interleave(-(-rows // scale.shape[0]), 0)[:rows]
 
 
-def place(
+def attach(
     model: Any, names: list[str], weight: Tensor | Fp8Weight, precision: Precision, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
     """Set a weight [..., O, I] under all its names in the model, quantised if the precision and the weight allow it."""
@@ -347,11 +347,11 @@ def place(
         assert isinstance(weight, Tensor)
         set_weight(model, names, weight)
         return
-    placed: NarrowWeight = (
+    attached: NarrowWeight = (
         weight if isinstance(weight, Fp8Weight) else (Fp8Weight if precision == "fp8" else Int4Weight).of(weight)
     )
     for name in names:
-        quantised.place(model, name, placed, shape)
+        quantised.attach(model, name, attached, shape)
     # Both passes share one module for a layer's experts.
     paths = [name.rpartition(".")[0] for name in names]
     experts = model.get_submodule(paths[0])

@@ -5,7 +5,7 @@ pass over the layers. Neither reads a value back. `llama` has the passes of a pr
 of their products. Here hidden states have 32 bits, and the products and the keys and values the type of the weights, or 16 bits
 for weights in 8. Knows weights, keys and values. Knows nothing of trees, requests or the meaning of tokens.
 
-Shapes: N rows, H hidden, D head dimension, L places, F feed-forward, I inputs, O outputs, P positions.
+Shapes: N rows, H hidden, D head dimension, L slots, F feed-forward, I inputs, O outputs, P positions.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from dg_lsp.engine.model.weights.llama import Layer, Linear, embedded, rotations
 
 log = logging.getLogger("dg_lsp.engine")
 
-MOST_SPLIT_ROWS = 64  # more rows keep a GPU busy without splitting the places, which costs memory for each part
-PARTS = 16  # of the places, at most; a power of two
-KEYS = 64  # places that one block of the attention reads at once
+MOST_SPLIT_ROWS = 64  # more rows keep a GPU busy without splitting the slots, which costs memory for each part
+PARTS = 16  # of the slots, at most; a power of two
+KEYS = 64  # slots that one block of the attention reads at once
 BUSY = 264  # blocks of a product that keep a large card busy: two for each of its 132 processors
 IN, OUT = 128, 32  # the block of a narrow matrix that is multiplied at once
 MOST_NARROW_ROWS = 128  # with more rows, widening a matrix once costs less than widening it for each block of rows
@@ -63,21 +63,21 @@ class Operations:
             hidden.add_(more)
         return F.rms_norm(hidden, hidden.shape[-1:], weight, eps).to(dtype)
 
-    def place(self, heads: Tensor, positions: Tensor, places: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
+    def rotate(self, heads: Tensor, positions: Tensor, slots: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
         """Rotate rows of queries, keys and values [N, (heads + 2 kv heads) * D] at their positions [N].
 
-        Return the queries [N, heads, D], and write keys and values to their places [N] in `kv` [L, 2, kv heads, D]. `table`
+        Return the queries [N, heads, D], and write keys and values to their slots [N] in `kv` [L, 2, kv heads, D]. `table`
         [P, D / 2] has the complex rotations of all positions.
         """
         n_queries, n_rotated = shape.queries * shape.size, (shape.queries + shape.kv) * shape.size
         pairs = torch.view_as_complex(heads[:, :n_rotated].float().view(len(heads), -1, shape.size // 2, 2))
         turned = torch.view_as_real(pairs * table[positions][:, None]).flatten(1).to(kv.dtype)
         new = torch.cat([turned[:, n_queries:], heads[:, n_rotated:].to(kv.dtype)], 1)
-        kv.index_copy_(0, places, new.view(len(heads), *kv.shape[1:]))
+        kv.index_copy_(0, slots, new.view(len(heads), *kv.shape[1:]))
         return turned[:, :n_queries].view(len(heads), shape.queries, shape.size)
 
     def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
-        """Return the attention [N, heads * D] of queries [N, heads, D] over the places that are `visible` [N, L]."""
+        """Return the attention [N, heads * D] of queries [N, heads, D] over the slots that are `visible` [N, L]."""
         keys, values = (side.transpose(0, 1)[None] for side in kv.unbind(1))
         mask = additive(visible[None, None], shape.groups, queries.dtype)
         mixed = attention_over(queries[None], keys, values, mask, shape.size**-0.5, causal=False)
@@ -111,26 +111,26 @@ class Fused(Operations):
         )
         return out
 
-    def place(self, heads: Tensor, positions: Tensor, places: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
+    def rotate(self, heads: Tensor, positions: Tensor, slots: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
         queries, half = kv.new_empty(len(heads), shape.queries, shape.size), shape.size // 2
-        self._kernels.place[(len(heads), shape.queries + 2 * shape.kv)](
-            heads, positions, places, torch.view_as_real(table), queries, kv,
+        self._kernels.rotate[(len(heads), shape.queries + 2 * shape.kv)](
+            heads, positions, slots, torch.view_as_real(table), queries, kv,
             N_QUERIES=shape.queries, N_KV=shape.kv, HALF=half, BLOCK=_power(half), num_warps=1,
         )  # fmt: skip
         return queries
 
     def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
-        """Return the attention [N, heads * D] over the visible places, whose parts are read side by side."""
-        n_rows, n_places = visible.shape
+        """Return the attention [N, heads * D] over the visible slots, whose parts are read side by side."""
+        n_rows, n_slots = visible.shape
         if n_rows > MOST_SPLIT_ROWS:
             return super().attend(queries, kv, visible, shape)
-        split = KEYS * max(1, -(-n_places // (KEYS * PARTS)))
-        n_parts, n_queries = -(-n_places // split), n_rows * shape.queries
+        split = KEYS * max(1, -(-n_slots // (KEYS * PARTS)))
+        n_parts, n_queries = -(-n_slots // split), n_rows * shape.queries
         sums = torch.empty(n_parts, n_queries, shape.size, device=kv.device)
         most, weights = torch.empty(2, n_parts, n_queries, device=kv.device).unbind()
         width, rows = _power(shape.size, 16), min(64, _power(n_rows * shape.groups, 16))
         self._kernels.attend[(shape.kv, n_parts, -(-n_rows * shape.groups // rows))](
-            queries, kv, visible.view(torch.uint8), sums, most, weights, shape.size**-0.5, n_rows, n_places,
+            queries, kv, visible.view(torch.uint8), sums, most, weights, shape.size**-0.5, n_rows, n_slots,
             GROUPS=shape.groups, N_KV=shape.kv, SIZE=shape.size, SPLIT=split, ROWS=rows, KEYS=KEYS, WIDTH=width,
             num_stages=2,  # with three, 128 numbers a head do not fit the shared memory of a card for games
         )  # fmt: skip
@@ -202,14 +202,14 @@ def wrong_operation(fused: Operations, device: str, dtype: torch.dtype = torch.b
 
     shape, found = Heads(6, 2, 32), dict[str, list[Tensor]]()
     hidden, more, heads, wide = some(3, 96).float(), some(3, 96), some(3, 10 * 32), some(48, 320)
-    positions, places = torch.tensor([7, 8, 8], device=device), torch.tensor([60, 61, 62], device=device)
+    positions, slots = torch.tensor([7, 8, 8], device=device), torch.tensor([60, 61, 62], device=device)
     angles = torch.arange(16.0)[:, None] * torch.linspace(0.1, 1.0, 16)
     table, kv = torch.complex(angles.cos(), angles.sin()).to(device), some(100, 2, 2, 32)
     visible, narrow = torch.rand(3, 100, generator=noise).to(device) < 0.7, quantised(wide.float())
     for one in (PLAIN, fused):
         stored, states = kv.clone(), hidden.clone()
         results = {"norm": one.norm(states, more, hidden[0], 1e-6, dtype), "hidden states": states}
-        results["queries"] = one.place(heads, positions, places, table, stored, shape)
+        results["queries"] = one.rotate(heads, positions, slots, table, stored, shape)
         results["keys and values"] = stored
         results["attention"] = one.attend(results["queries"], stored, visible, shape)
         results["gate"] = one.gated(heads)
@@ -228,7 +228,7 @@ def _power(number: int, least: int = 1) -> int:
 
 
 LEAST_POSITIONS = 4096  # that a table of rotations has
-MORE_POSITIONS = 256  # than places: a tree's tokens may stand behind a gap
+MORE_POSITIONS = 256  # than slots: a tree's tokens may stand behind a gap
 
 Product = Callable[[Tensor], Tensor]
 
@@ -295,8 +295,8 @@ class GpuPasses:
             return self.operations.narrow_product(inputs, self._head, None).float()
         return F.linear(inputs, self._head).float()
 
-    def kv_shape(self, n_places: int) -> tuple[int, ...]:
-        return self.sizes.layers, n_places, 2, self.sizes.kv_heads, self.sizes.head_dim
+    def kv_shape(self, n_slots: int) -> tuple[int, ...]:
+        return self.sizes.layers, n_slots, 2, self.sizes.kv_heads, self.sizes.head_dim
 
     def table(self, n_positions: int) -> Tensor:
         """Return the complex rotations [P, D / 2] of at least so many positions. A graph keeps the table it read."""
@@ -305,14 +305,14 @@ class GpuPasses:
         return self._table
 
     def read(self, inputs: Inputs, room: Room) -> Tensor:
-        """Write the tokens' keys and values to their places in a room; return their last hidden states [N, H] in 32 bits."""
+        """Write the tokens' keys and values to their slots in a room; return their last hidden states [N, H] in 32 bits."""
         operations, shape, eps, dtype, (kv, table) = self.operations, self._shape, self.sizes.eps, self.dtype, room
         hidden = embedded(self._embedding, inputs.ids)
         more: Tensor | None = None
         for index, (before_attention, queries_keys_values, out, before_mlp, gate_up, down) in enumerate(self._layers):
             normed = operations.norm(hidden, more, before_attention, eps, dtype)
             heads = queries_keys_values(normed)
-            queries = operations.place(heads, inputs.positions, inputs.places, table, kv[index], shape)
+            queries = operations.rotate(heads, inputs.positions, inputs.slots, table, kv[index], shape)
             if inputs.visible is None:
                 mixed = _causal(queries, kv[index], shape)
             else:
@@ -321,17 +321,17 @@ class GpuPasses:
             more = down(operations.gated(gate_up(normed)))
         return operations.norm(hidden, more, self._last_norm, eps, torch.float32)
 
-    def room(self, n_places: int, like: KV) -> Room:
+    def room(self, n_slots: int, like: KV) -> Room:
         del like
         # Zeros, because values that no token sees must be finite.
-        kv = torch.zeros(self.kv_shape(n_places), dtype=self.dtype, device=self.device)
-        return Room(kv, self.table(n_places + MORE_POSITIONS))
+        kv = torch.zeros(self.kv_shape(n_slots), dtype=self.dtype, device=self.device)
+        return Room(kv, self.table(n_slots + MORE_POSITIONS))
 
-    def room_bytes(self, n_places: int) -> int:
-        return math.prod(self.kv_shape(n_places)) * self.dtype.itemsize
+    def room_bytes(self, n_slots: int) -> int:
+        return math.prod(self.kv_shape(n_slots)) * self.dtype.itemsize
 
     def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
-        """Copy keys and values to the first places of a room. Each token sees all of them, wherever they stand."""
+        """Copy keys and values to the first slots of a room. Each token sees all of them, wherever they stand."""
         del positions
         if kv:
             put(kv, as_pairs(room.kv))
@@ -346,12 +346,12 @@ class GpuPasses:
         """
         n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
         kv = torch.empty(self.kv_shape(n_past + n_new), dtype=self.dtype, device=self.device)
-        places = torch.arange(n_past, n_past + n_new, device=self.device)
+        slots = torch.arange(n_past, n_past + n_new, device=self.device)
         visible = None
         if past:
             put(past, as_pairs(kv))
-            visible = torch.arange(n_past + n_new, device=self.device)[None] <= places[:, None]
-        hidden = self.read(Inputs(ids[0], places, places, visible), Room(kv, self.table(n_past + n_new)))
+            visible = torch.arange(n_past + n_new, device=self.device)[None] <= slots[:, None]
+        hidden = self.read(Inputs(ids[0], slots, slots, visible), Room(kv, self.table(n_past + n_new)))
         return hidden[None], as_pairs(kv)
 
 
@@ -365,7 +365,7 @@ def as_pairs(kv: Tensor) -> KV:
 
 
 def _causal(queries: Tensor, kv: Tensor, shape: Heads) -> Tensor:
-    """Return the attention [N, heads * D] of a whole text, whose keys and values are in the first places."""
+    """Return the attention [N, heads * D] of a whole text, whose keys and values are in the first slots."""
     keys, values = (side.transpose(0, 1)[None] for side in kv[: len(queries)].unbind(1))
     mixed = F.scaled_dot_product_attention(
         queries.transpose(0, 1)[None], keys, values, is_causal=True, scale=shape.size**-0.5, enable_gqa=shape.groups > 1

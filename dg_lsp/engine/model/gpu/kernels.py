@@ -3,7 +3,7 @@
 With torch's own operations a layer takes some 25 launches, and a small one takes 2 microseconds even in a recorded graph. With
 these it takes ten. This package has the functions that start them, and the same functions without triton.
 
-Numbers of rows and places are not specialized, because each specialization is compiled at its first use.
+Numbers of rows and slots are not specialized, because each specialization is compiled at its first use.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def norm(hidden, more, weight, out, eps, N: tl.constexpr, HAS_MORE: tl.constexpr
 
 
 @triton.jit
-def place(
-    heads, positions, places, table, queries, kv,
+def rotate(
+    heads, positions, slots, table, queries, kv,
     N_QUERIES: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Rotate one head of a row of queries, keys or values (which turn by nothing); write it to the queries or its place."""
+    """Rotate one head of a row of queries, keys or values (which turn by nothing); write it to the queries or its slot."""
     row, head, pair = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK)
     is_there = pair < HALF
     source = heads + row * (N_QUERIES + 2 * N_KV) * 2 * HALF + head * 2 * HALF + 2 * pair
@@ -48,18 +48,18 @@ def place(
         tl.store(target, new_even.to(queries.dtype.element_ty), mask=is_there)
         tl.store(target + 1, new_odd.to(queries.dtype.element_ty), mask=is_there)
     else:
-        target = kv + tl.load(places + row) * 4 * N_KV * HALF + (head - N_QUERIES) * 2 * HALF + 2 * pair
+        target = kv + tl.load(slots + row) * 4 * N_KV * HALF + (head - N_QUERIES) * 2 * HALF + 2 * pair
         tl.store(target, new_even.to(kv.dtype.element_ty), mask=is_there)
         tl.store(target + 1, new_odd.to(kv.dtype.element_ty), mask=is_there)
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_places"])
+@triton.jit(do_not_specialize=["n_rows", "n_slots"])
 def attend(
-    queries, kv, visible, sums, most, weights, scaling, n_rows, n_places,
+    queries, kv, visible, sums, most, weights, scaling, n_rows, n_slots,
     GROUPS: tl.constexpr, N_KV: tl.constexpr, SIZE: tl.constexpr, SPLIT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Attend with a block of queries that share a key over one part of the places.
+    """Attend with a block of queries that share a key over one part of the slots.
 
     Writes the weighted sum of values, the largest score and the sum of weights for each query of the part.
     """
@@ -73,13 +73,13 @@ def attend(
     total, mixed = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(0, SPLIT, KEYS):
         at = part * SPLIT + start + tl.arange(0, KEYS)
-        is_place = at < n_places
+        is_slot = at < n_slots
         source = kv + at[:, None].to(tl.int64) * 2 * N_KV * SIZE + kv_head * SIZE + column[None]
-        loads = is_place[:, None] & is_column[None]
+        loads = is_slot[:, None] & is_column[None]
         keys = tl.load(source, mask=loads, other=0.0)
         scores = tl.dot(asked, tl.trans(keys), input_precision="ieee") * scaling
-        sees = is_row[:, None] & is_place[None]
-        seen = tl.load(visible + row[:, None] * n_places + at[None], mask=sees, other=0) != 0
+        sees = is_row[:, None] & is_slot[None]
+        seen = tl.load(visible + row[:, None] * n_slots + at[None], mask=sees, other=0) != 0
         scores = tl.where(seen, scores, NOTHING_SEEN)
         now = tl.maximum(largest, tl.max(scores, 1))
         chances = tl.where(seen, tl.exp(scores - now[:, None]), 0.0)
@@ -96,7 +96,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["n_queries", "n_parts"])
 def join(sums, most, weights, out, n_queries, n_parts, SIZE: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr):
-    """Join what one query found in all parts of the places."""
+    """Join what one query found in all parts of the slots."""
     query, part, column = tl.program_id(0), tl.arange(0, PARTS), tl.arange(0, WIDTH)
     is_part, is_column = part < n_parts, column < SIZE
     at = part * n_queries + query
@@ -112,12 +112,12 @@ def join(sums, most, weights, out, n_queries, n_parts, SIZE: tl.constexpr, PARTS
 @triton.jit(do_not_specialize=["n"])
 def gated(gate_up, out, n, N: tl.constexpr, BLOCK: tl.constexpr):
     """Write SiLU of the first half of a row, times the second half."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    is_there = place < n
-    source = gate_up + place // N * 2 * N + place % N
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_there = at < n
+    source = gate_up + at // N * 2 * N + at % N
     gate = tl.load(source, mask=is_there, other=0.0).to(tl.float32)
     up = tl.load(source + N, mask=is_there, other=0.0).to(tl.float32)
-    tl.store(out + place, (gate / (1.0 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=is_there)
+    tl.store(out + at, (gate / (1.0 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=is_there)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
