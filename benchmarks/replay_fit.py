@@ -38,10 +38,11 @@ from dg_lsp.core.calibration import POSITIONS
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.causal import answer
-from dg_lsp.engine.causal.answer import FirstDraft, first_draft, first_evidence
+from dg_lsp.engine.causal.answer import first_draft, first_evidence
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.layout import LEAST_NEW, SHORT_SUFFIX, CausalInputs
 from dg_lsp.engine.common import answering
+from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.evaluate import fitting
 from dg_lsp.evaluate import tasks as evaluation
 from dg_lsp.evaluate.fitting import Features, Judged, Sample
@@ -117,9 +118,9 @@ def _row(fillers: Sequence[CausalFiller], repository: str, task: Task, request: 
     filler.cache.clear()
     n_candidates = N_CANDIDATES[number // len(fillers) % len(N_CANDIDATES)]
     work = filler.start(replace(request, budget=replace(request.budget, candidates=n_candidates)))
-    finished = list[FirstDraft | None]()
+    finished = list[Proposal | None]()
 
-    def noted(*parts: Any) -> FirstDraft | None:
+    def noted(*parts: Any) -> Proposal | None:
         finished.append(first_draft(*parts))
         return finished[-1]
 

@@ -72,7 +72,7 @@ def answer(engine: Engine, task: Task, seed: int = 0) -> Answer:
     if not found.suggestions:
         return Answer(ms=ms)
     best = found.suggestions[0]
-    return Answer(best.text, ms, best.steps, confidence.probability(best.confidence))
+    return Answer(best.text, ms, best.candidate.steps, confidence.probability(best.confidence))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from dg_lsp.client.port import Engine
 from dg_lsp.core import confidence, context, polish, positions, values
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Threshold
+from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Confidence, Document, Edit, Hole, Ranked
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import FileContext, InfillAnswer, Suggestion
+from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 
 BREAKS, NO_REPAIR = "the answer breaks the syntax", "the answer does not repair the syntax"
 
@@ -128,7 +129,7 @@ class Filling:
 def fills_of(suggestion: Suggestion) -> tuple[Fill, ...]:
     """Return a suggestion's fills, one for each hole of its request."""
     pairs = zip(suggestion.edits, suggestion.of_holes, strict=True)
-    return tuple(Fill(edit, sure, suggestion.steps, suggestion.shrinks) for edit, sure in pairs)
+    return tuple(Fill(edit, sure, suggestion.candidate.steps, suggestion.shrinks) for edit, sure in pairs)
 
 
 def text_with(document: Document, fills: Iterable[Fill]) -> str:
@@ -198,7 +199,7 @@ class _Text:
         """Accept the first suggestion that is probable enough and fits into the text; return whether there is one."""
         reason = answer.reason
         # If the holes were filled one after the other, only the first suggestion has the best text of each.
-        is_sequence = any(suggestion.alone for suggestion in answer.suggestions)
+        is_sequence = any(suggestion.candidate.alone for suggestion in answer.suggestions)
         for suggestion in answer.suggestions[:1] if is_sequence else answer.suggestions:
             fills = fills_of(suggestion)
             probability = min(fill.probability or 0.0 for fill in fills)

@@ -15,9 +15,9 @@ from dg_lsp.core import context, extent, place, polish, repository, scope
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.importing import Sources
-from dg_lsp.core.polish import Polished
+from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.repository import Repository
-from dg_lsp.core.values import BEST, Budget, Candidate, Confidence, Document, Edit, Hole, InfillRequest, Snippet, Span
+from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, InfillRequest, Snippet, Span
 from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -53,37 +53,6 @@ class FileContext:
     def sources(self) -> Sources:
         """What the file may import from."""
         return Sources(self.files, self.own)
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A candidate that passed all filters: its edits, one for each hole in order, and the confidence that all are right.
-
-    `alone` has the confidence in each edit, if the holes were filled one after the other. With `shrinks` it replaces working
-    code by less code, so the user must confirm it. `finished` is False if the deadline ended the engine's work on it, after so
-    many denoising `steps`.
-    """
-
-    edits: tuple[Edit, ...]
-    confidence: Confidence = BEST
-    shrinks: bool = False
-    finished: bool = True
-    alone: tuple[Confidence, ...] = ()
-    steps: int = 0
-
-    @property
-    def text(self) -> str:
-        """The new text of the first hole."""
-        return self.edits[0].text
-
-    @property
-    def of_holes(self) -> tuple[Confidence, ...]:
-        """The confidence in each edit: its own if that is known, else that in all of them."""
-        return self.alone or (self.confidence,) * len(self.edits)
-
-    def with_text(self, text: str) -> Suggestion:
-        """Return the suggestion for one hole with another text."""
-        return replace(self, edits=(replace(self.edits[0], text=text),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +176,7 @@ def to_answer(
         polish.to_edits, holes=request.holes, document=document, syntax=syntax, is_file=is_file, sources=sources
     )
     # By what speaks against them: nothing, an unbound name, replaces working code by less.
-    ranks: tuple[dict[tuple[Edit, ...], tuple[Candidate, Polished]], ...] = ({}, {}, {})
+    ranks: tuple[dict[tuple[Edit, ...], Suggestion], ...] = ({}, {}, {})
     dropped: list[str] = []
     for candidate in candidates:
         if len(ranks[0]) >= request.budget.candidates:
@@ -220,40 +189,30 @@ def to_answer(
             dropped.append(polished.dropped)
         else:
             rank = ranks[2 if polished.shrinks else 1 if polished.unbound else 0]
-            rank.setdefault(polished.edits, (candidate, polished))
-    usable = [pair for rank in ranks for pair in rank.values()]
+            rank.setdefault(polished.edits, polished)
+    usable = [each for rank in ranks for each in rank.values()]
     if candidates and candidates[0].alone:
-        best = [pair for pair in usable if pair[0] is candidates[0]]
-        usable = best and best + [pair for pair in usable if pair[0] is not candidates[0]]
+        best = [each for each in usable if each.candidate is candidates[0]]
+        usable = best and best + [each for each in usable if each.candidate is not candidates[0]]
     suggestions: dict[tuple[Edit, ...], Suggestion] = {}
-    for candidate, polished in usable[: request.budget.candidates]:
+    for whole in usable[: request.budget.candidates]:
+        shown = whole
         if len(request.holes) == 1 and token_threshold:
-            to_cut = functools.partial(to_edits, is_cut=True)
-            polished = _cut(candidate, polished, request.holes[0].lead, token_threshold, to_cut)
-        suggestion = Suggestion(
-            polished.edits,
-            candidate.confidence,
-            polished.shrinks,
-            candidate.finished,
-            candidate.alone,
-            candidate.steps,
-        )
-        suggestions.setdefault(polished.edits, suggestion)
+            shown = _cut(whole, request.holes[0].lead, token_threshold, functools.partial(to_edits, is_cut=True))
+        suggestions.setdefault(shown.edits, replace(shown, after=None))  # trees of whole files would stay with the answer
     if syntax is not None:
         syntax.memo.clear()  # the document may stay open for hours
     is_cut_short = bool(candidates) and not any(candidate.finished for candidate in candidates)
     return InfillAnswer(tuple(suggestions.values()), tuple(dropped), is_cut_short)
 
 
-def _cut(
-    candidate: Candidate, polished: Polished, lead: str, threshold: float, to_cut: Callable[[Candidate], Polished]
-) -> Polished:
-    """Return the candidate of one hole, cut before its first token below the threshold; all of it if no cut is valid alone.
+def _cut(polished: Suggestion, lead: str, threshold: float, to_cut: Callable[[Candidate], Suggestion]) -> Suggestion:
+    """Return the suggestion for one hole, cut before its first token below the threshold; all of it if no cut is valid alone.
 
-    `polished` is the whole candidate, and `lead` that of the hole. `to_cut` judges the beginning of its text.
+    `lead` is that of the hole. `to_cut` judges the beginning of its text.
     """
     [edit], [text], whole = polished.edits, polished.texts, polished.after
-    unsure = extent.doubt(candidate, text, threshold)
+    unsure = extent.doubt(polished.candidate, text, threshold)
     ends: list[int] = []
     # In code that does not parse, a cut's own syntax errors could not be told apart.
     if unsure is not None and whole is not None and not whole.errors:
@@ -261,7 +220,7 @@ def _cut(
         own = Span(start, start + len(edit.text))
         ends = [end - start - whole.text.count("\r\n", start, end) - len(lead) for end in whole.token_ends(own)]
     for beginning in extent.cuts(text, unsure, ends):
-        alone = to_cut(replace(candidate, texts=(beginning,)))
+        alone = to_cut(replace(polished.candidate, texts=(beginning,)))
         # A cut may leave half a construct, such as an open bracket, which the whole text closes.
         is_half = whole is not None and alone.after is not None and syntaxes.adds_errors(alone.after, whole)
         if alone.edits and not is_half:

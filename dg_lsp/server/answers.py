@@ -17,7 +17,7 @@ from dg_lsp.server.cursor import Cursor, rests, typed
 from dg_lsp.server.reasons import Reason
 
 if TYPE_CHECKING:
-    from dg_lsp.infill.pipeline import Suggestion  # imported for the first request
+    from dg_lsp.core.polish import Suggestion  # imported for the first request
 
 MAX_ANSWERS = 100
 FRESH_S = 300.0

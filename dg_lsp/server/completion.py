@@ -19,10 +19,11 @@ from functools import partial
 from dg_lsp.client.engine import EngineClient
 from dg_lsp.client.port import EngineError
 from dg_lsp.core import confidence, holes, languages, positions
+from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Calibrated, Document, Hole, Ranked, Span
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import FileContext, Suggestion
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server import cursor, reasons, rhythm
 from dg_lsp.server.answers import Answer, Answers, Result
 from dg_lsp.server.reasons import Reason
@@ -231,7 +232,7 @@ class Completer:
         if not suggestions:
             reason = out_of_time(settings) if is_late and settings.deadline else Reason("noAnswer", answer.reason)
         # Do not keep an answer that the deadline cut short.
-        is_kept = not is_late and all(suggestion.finished for suggestion in suggestions)
+        is_kept = not is_late and all(suggestion.candidate.finished for suggestion in suggestions)
         return Result(n_candidates, suggestions, reason, is_kept=is_kept)
 
     def _asked(self, now: Snapshot, n_candidates: int) -> tuple[Syntax | None, Hole, FileContext]:
@@ -390,7 +391,7 @@ def visible(
     for suggestion, sureness in wanted:
         if confidence.is_sure(sureness, settings.suggestion_threshold):
             return (suggestion,), None
-    if not any(suggestion.finished for suggestion, _ in wanted):
+    if not any(suggestion.candidate.finished for suggestion, _ in wanted):
         return (), out_of_time(settings)
     match max((sureness for _, sureness in wanted), key=confidence.order):
         case Calibrated(probability):

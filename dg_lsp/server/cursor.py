@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from dg_lsp.infill.pipeline import Suggestion  # imported for the first request
+    from dg_lsp.core.polish import Suggestion  # imported for the first request
 
 # Cursors are equal where this much text on each side is the same; text further away may change.
 BEFORE_CHARS, AFTER_CHARS = 1_500, 500

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core import languages, polish, scope, syntax
 from dg_lsp.core.holes import selection
-from dg_lsp.core.polish import Polished
+from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.scope import declared
 from dg_lsp.core.values import Calibrated, Candidate, Document, Edit, Extent, Hole, HoleKind, Span, apply
 from tests import marked
@@ -25,7 +25,7 @@ KINDS: list[HoleKind] = ["cursor", "body", "marker", "selection", "error"]
 EXTENTS: list[Extent] = ["line", "lines", "block"]
 
 
-def polished(text: str, *answers: str, is_file: bool = False, allow_shrink: bool = False, **how: Any) -> tuple[Polished, str]:
+def polished(text: str, *answers: str, is_file: bool = False, allow_shrink: bool = False, **how: Any) -> tuple[Suggestion, str]:
     """Return the polished answers, one for each hole, and the text with them; "" if they are dropped."""
     document, holes = drawn(text, **{"language": "python", **how})
     candidate, tree = Candidate(answers, Calibrated(0.5)), syntax.of(document)
@@ -105,12 +105,12 @@ def test_several_holes_are_filled_together() -> None:
 
 def test_one_bad_text_drops_the_candidate() -> None:
     result, _ = polished("a = ⟦⟧\nb = ⟦⟧\n", "1", " ")
-    assert result == Polished(dropped="is blank")
+    assert result.dropped == "is blank"
 
 
 def test_a_candidate_with_another_number_of_texts_is_dropped() -> None:
     document, holes = drawn("⟦⟧⟦⟧")
-    assert polish.to_edits(Candidate(("x",), Calibrated(1.0)), holes, document) == Polished(dropped="has 1 texts for 2 holes")
+    assert polish.to_edits(Candidate(("x",), Calibrated(1.0)), holes, document).dropped == "has 1 texts for 2 holes"
 
 
 def test_what_stands_between_two_holes_does_not_keep_them_from_being_compiled() -> None:

@@ -320,7 +320,7 @@ def test_model_that_ends_an_answer_is_believed(fim: CausalFiller) -> None:
 def test_end_that_the_model_writes_counts_as_what_follows(fim: CausalFiller, suffix: str) -> None:
     task, _ = filled(fim, request("    return ", suffix), " width")
     (best,) = (one for one in task.progress.proposals if one.text == "width")
-    assert best.suffix_sum > math.log(0.9)
+    assert sum(best.after) > math.log(0.9)
 
 
 @pytest.mark.parametrize("needed", [("total",), ("total", "count")])

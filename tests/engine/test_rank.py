@@ -27,7 +27,7 @@ def test_rows_that_agree_count_for_each_other() -> None:
 def test_rows_are_compared_with_the_other_rows_of_their_hole() -> None:
     first = Proposal("x", "copy", logps=(-1.0,), left=9, right=30)
     same = Proposal("x", "causal", logps=(-1.0,))
-    second = Proposal("y", "copy", logps=(-2.0,), suffix_sum=-1.0, left=4, right=2)
+    second = Proposal("y", "copy", logps=(-2.0,), after=(-1.0,), left=4, right=2)
     rows = [first, same, second]
     values, less = features(first, rows), features(second, rows)
     assert (values["margin"], less["margin"]) == (2.0, -2.0)
@@ -40,8 +40,8 @@ def test_rows_are_compared_with_the_other_rows_of_their_hole() -> None:
 
 
 def test_rows_are_also_compared_by_the_model_alone() -> None:
-    first = Proposal("x", "copy", logps=(-1.0, -1.0), model_logps=(-4.0, -2.0), suffix_sum=-0.5)
-    second = Proposal("y", "causal", logps=(-3.0,), model_logps=(-2.5,), suffix_sum=-0.5)
+    first = Proposal("x", "copy", logps=(-1.0, -1.0), model_logps=(-4.0, -2.0), after=(-0.5,))
+    second = Proposal("y", "causal", logps=(-3.0,), model_logps=(-2.5,), after=(-0.5,))
     values = features(first, [first, second])
     assert (values["own joint"], values["own mean"], values["own least"], values["own gain"]) == (-6.5, -3.0, -4.0, 4.0)
     assert (values["margin"], values["own margin"]) == (1.0, -3.5)
@@ -111,8 +111,8 @@ def test_without_a_calibration_there_is_an_order_and_no_probability() -> None:
 
 
 def test_without_a_calibration_a_sum_ranks_answers_of_different_lengths() -> None:
-    repeating = Proposal("abab", "noise", logps=(-1.0, -1.0, -0.1, -0.1), suffix_sum=-4.0)
-    short = Proposal("ab", "noise", logps=(-1.0, -1.0), suffix_sum=-0.5)
+    repeating = Proposal("abab", "noise", logps=(-1.0, -1.0, -0.1, -0.1), after=(-4.0,))
+    short = Proposal("ab", "noise", logps=(-1.0, -1.0), after=(-0.5,))
     candidates = calibration.to_candidates(evidence([repeating, short]), None)
     assert [item.texts for item in candidates] == [("ab",), ("abab",)]
 

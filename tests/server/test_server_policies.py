@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dg_lsp.core.values import Calibrated, Confidence, Edit, Ranked, Span
-from dg_lsp.infill.pipeline import Suggestion
+from dg_lsp.core.polish import Suggestion
+from dg_lsp.core.values import Calibrated, Candidate, Confidence, Edit, Ranked, Span
 from dg_lsp.server import answers, completion, configuration, cursor, reasons
 from dg_lsp.server import rhythm as rhythms
 from dg_lsp.server.answers import Answer, Answers, Result
@@ -134,7 +134,7 @@ def test_a_wait_is_never_negative_nor_long(at: list[float], latencies: list[floa
 
 
 def offer(text: str, confidence: Confidence) -> Suggestion:
-    return Suggestion((Edit(Span(0, 0), text),), confidence)
+    return Suggestion(Candidate((text,), confidence), (Edit(Span(0, 0), text),))
 
 
 def at_cursor(text: str, uri: str = "a") -> Cursor:

@@ -2,7 +2,7 @@
 
 Each filter does one thing, and `FILTERS` defines their order. To add one, write it in `filters` and add it to `FILTERS`, with
 the reason if it drops. After the filters, the checks look at the whole document with the candidate's edits: does it parse and
-compile, is all closed, and are names bound? `Polished.shrinks` tells front ends when to ask before code is lost.
+compile, is all closed, and are names bound? `Suggestion.shrinks` tells front ends when to ask before code is lost.
 
 This package does not know how a text was made. A text that was denoised between held tokens needs few of these filters;
 a text from a plain completion endpoint needs most of them.
@@ -20,33 +20,52 @@ from dg_lsp.core.polish.checks import Check, Whole
 from dg_lsp.core.polish.filters import Filter, around_hole
 from dg_lsp.core.polish.frames import edit_of
 from dg_lsp.core.syntax import ParseLimitError, Syntax
-from dg_lsp.core.values import Candidate, Document, Edit, Hole
+from dg_lsp.core.values import Candidate, Confidence, Document, Edit, Hole
 
-__all__ = ["CHECKS", "FILTERS", "SHRINKS", "Polished", "to_edits"]
+__all__ = ["CHECKS", "FILTERS", "SHRINKS", "Suggestion", "to_edits"]
 
 SHRINKS = "replaces working code by less"
 
 
 @dataclass(frozen=True, slots=True)
-class Polished:
-    r"""The result of polishing a candidate.
+class Suggestion:
+    r"""A candidate after polishing.
 
     Either `edits` holds one edit for each hole, in order, or it is empty and `dropped` is the reason: the end of a
     sentence that begins with "it". `texts` are the edits' texts without the lead and trail of their holes, with `\n` line
     ends.
 
-    `unbound` holds names that nothing in the file binds,
-    in a language where another file may bind them; such a candidate ranks below those without. `shrinks`
-    is true if working code would be replaced by less, which is dropped unless allowed, and then ranks last. `after` is the
-    syntax of the document with the edits, None if its language has no grammar.
+    `unbound` holds names that nothing in the file binds, in a language where another file may bind them; such a candidate
+    ranks below those without. With `shrinks` it replaces working code by less: it is dropped unless that is allowed, and then
+    the user must confirm it. `after` is the syntax of the document with the edits, None if its language has no grammar.
     """
 
+    candidate: Candidate
     edits: tuple[Edit, ...] = ()
     dropped: str = ""
     unbound: tuple[str, ...] = ()
     shrinks: bool = False
     after: Syntax | None = field(default=None, repr=False, compare=False)
     texts: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The new text of the first hole."""
+        return self.edits[0].text
+
+    @property
+    def confidence(self) -> Confidence:
+        """The confidence that all edits are right."""
+        return self.candidate.confidence
+
+    @property
+    def of_holes(self) -> tuple[Confidence, ...]:
+        """The confidence in each edit: its own if that is known, else that in all of them."""
+        return self.candidate.alone or (self.confidence,) * len(self.edits)
+
+    def with_text(self, text: str) -> Suggestion:
+        """Return the suggestion for one hole with another text."""
+        return replace(self, edits=(replace(self.edits[0], text=text),))
 
 
 def to_edits(
@@ -59,7 +78,7 @@ def to_edits(
     allow_shrink: bool = False,
     sources: Sources | None = None,
     is_cut: bool = False,
-) -> Polished:
+) -> Suggestion:
     """Return the candidate as edits of the document, or the reason why it was dropped.
 
     One dropped text drops the whole candidate, because its texts were written to fit each other. `syntax` is the
@@ -71,9 +90,9 @@ def to_edits(
     Never raises, whatever the texts contain.
     """
     if len(candidate.texts) != len(holes):
-        return Polished(dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
+        return Suggestion(candidate, dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
     if syntax is not None and any(syntax.is_deep(hole.span.start) for hole in holes):
-        return Polished(dropped="is in code that is nested too deeply to be checked")
+        return Suggestion(candidate, dropped="is in code that is nested too deeply to be checked")
     texts, edits, is_shrunk = list[str](), list[Edit](), False
     filled, tree = document, syntax
     try:
@@ -84,7 +103,7 @@ def to_edits(
             for apply_filter, reason in FILTERS.items():
                 result = apply_filter(text, around) if reason or not is_cut else text
                 if result is None:
-                    return Polished(dropped=reason, shrinks=reason == SHRINKS)
+                    return Suggestion(candidate, dropped=reason, shrinks=reason == SHRINKS)
                 text = result
             is_shrunk = is_shrunk or placeholders.shrinks(around.old, text, document.language)
             texts.insert(0, text)
@@ -92,16 +111,17 @@ def to_edits(
             filled = replace(filled, text=values.apply(filled.text, (edits[0],)))
             tree = around.filled(text)
         if syntax is None or tree is None:
-            return Polished(tuple(edits), "", (), is_shrunk, tree, tuple(texts))
+            return Suggestion(candidate, tuple(edits), "", (), is_shrunk, tree, tuple(texts))
         whole = Whole(tuple(edits), holes, document, syntax, tree, is_file, sources)
         if dropped := _dropped(whole):
             closed = checks.with_block_closed(whole)
             if closed is None or _dropped(closed):
-                return Polished(dropped=dropped)
+                return Suggestion(candidate, dropped=dropped)
             whole = closed
-        return Polished(tuple(edits), "", tuple(sorted(checks.unbound_names(whole))), is_shrunk, tree, tuple(texts))
+        unbound = tuple(sorted(checks.unbound_names(whole)))
+        return Suggestion(candidate, tuple(edits), "", unbound, is_shrunk, tree, tuple(texts))
     except ParseLimitError:
-        return Polished(dropped="takes too long to parse")
+        return Suggestion(candidate, dropped="takes too long to parse")
 
 
 def _dropped(whole: Whole) -> str:

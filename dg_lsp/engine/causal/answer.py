@@ -18,7 +18,7 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.causal.layout import CausalInputs
 from dg_lsp.engine.common import answering, drafts, rank
-from dg_lsp.engine.common.answering import MIDDLING, Scores, unfinished
+from dg_lsp.engine.common.answering import MIDDLING, Logps, unfinished
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, DraftSettings
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Proposal
@@ -52,18 +52,6 @@ def answer(inputs: CausalInputs, prefixes: PrefixEncoder, timing: Timing) -> Ans
         prefixes.keep(prompt.ids, tree.root)
 
 
-@dataclass(frozen=True, slots=True)
-class FirstDraft:
-    """The first draft with the log-probabilities that drafting computed.
-
-    It is `margin` nats likelier than the start of any branch, and it `is_sure` if nothing is likely to be better.
-    """
-
-    proposal: Proposal
-    margin: float
-    is_sure: bool
-
-
 MOST_MARGIN = 5.0  # nats
 RIVAL_CHARS = 60  # that a copy has in common with the text before the hole, so that a draft with another text is not sure
 
@@ -75,7 +63,7 @@ class SoFar:
     inputs: CausalInputs
     proposals: list[Proposal]
     written: list[CausalDraft] = field(default_factory=list)
-    first: FirstDraft | None = None
+    first: Proposal | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -87,7 +75,7 @@ class SoFar:
         if first is None or not (first.is_sure and self.inputs.wants_first):
             return False
         copies = [each for each in self.proposals if each.row == "copy" and each.left >= RIVAL_CHARS and each.right]
-        return all(each.text == first.proposal.text for each in copies)
+        return all(each.text == first.text for each in copies)
 
     def early(self) -> tuple[Candidate, ...]:
         """Return the first draft with the probability that its own tokens give it; nothing if that was never measured."""
@@ -116,13 +104,12 @@ class SoFar:
         return Progress(self.texts, candidates, self.proposals)
 
 
-def first_evidence(inputs: CausalInputs, first: FirstDraft, proposals: Sequence[Proposal]) -> Evidence:
+def first_evidence(inputs: CausalInputs, own: Proposal, proposals: Sequence[Proposal]) -> Evidence:
     """Return the evidence for the first draft by its own tokens."""
-    own = first.proposal
     copies = [replace(each, logps=own.logps) for each in proposals if (each.text, each.row) == (own.text, "copy")]
     (evidence, *_) = answering.evidence(inputs, inputs.describer.described([own, *copies]))
-    margin = max(-MOST_MARGIN, min(MOST_MARGIN, first.margin))
-    return replace(evidence, features={**evidence.features, "margin": margin, "sure": float(first.is_sure)})
+    margin = max(-MOST_MARGIN, min(MOST_MARGIN, own.ahead))
+    return replace(evidence, features={**evidence.features, "margin": margin, "sure": float(own.is_sure)})
 
 
 # --- Scores
@@ -150,14 +137,14 @@ def _scored(inputs: CausalInputs, tree: Tree, pace: Pace, proposals: Sequence[Pr
             tree.log_probabilities(long)
     bounds = [tree.bound(row) for row in rows]
     behind = max((bound.logp for bound in bounds if not bound.n_unknown), default=-math.inf) - NEAR
-    scores, chosen = dict[str, Scores](), list[str]()
+    guessed, chosen = dict[str, Logps](), list[str]()
     for text, (ids, _), bound in sorted(zip(texts, readings, bounds, strict=True), key=lambda row: row[2].logp):
         if not (bound.n_unknown and inputs.wants_likeliest) or _may_be_best(inputs, text, bound.logp, behind, proposals):
             chosen.append(text)
         else:
             guess = (bound.logp + MIDDLING * bound.n_unknown) / max(len(ids), 1)
-            scores[text] = answering.scores(inputs, ids, [guess] * len(ids))
-    return answering.scored(inputs, proposals, scores | answering.read(inputs, tree, pace, chosen))
+            guessed[text] = [guess] * len(ids), ()
+    return answering.scored(inputs, proposals, guessed | answering.read(inputs, tree, pace, chosen))
 
 
 def _may_be_best(inputs: CausalInputs, text: str, logp: float, behind: float, proposals: Sequence[Proposal]) -> bool:
@@ -317,16 +304,15 @@ def _proposals(inputs: CausalInputs, written: Sequence[CausalDraft]) -> list[Pro
     return list(proposals.values())
 
 
-def first_draft(inputs: CausalInputs, draft: CausalDraft, margin: float) -> FirstDraft | None:
-    """Return the finished first draft by the log-probabilities that drafting computed; None if it says nothing."""
+def first_draft(inputs: CausalInputs, draft: CausalDraft, margin: float) -> Proposal | None:
+    """Return the finished first draft with the log-probabilities that drafting computed; None if it says nothing."""
     proposal = next(iter(_proposals(inputs, [draft])), None)
     if proposal is None:
         return None
-    logps, after = tuple(draft.logps), draft.joint - sum(draft.logps)
-    proposal = replace(proposal, logps=logps, model_logps=logps, suffix_mean=after, suffix_sum=after)
-    profile = inputs.loaded.profile
+    logps, profile = tuple(draft.logps), inputs.loaded.profile
     is_likely = draft.joint >= profile.sure_logp or margin >= profile.sure_margin
-    return FirstDraft(proposal, margin, is_sure=is_likely and draft.stop is not None)
+    proposal = replace(proposal, logps=logps, model_logps=logps, after=(draft.joint - sum(logps),))
+    return replace(proposal, ahead=margin, is_sure=is_likely and draft.stop is not None)
 
 
 def _end_of(inputs: CausalInputs) -> Callable[[Sequence[int]], bool]:

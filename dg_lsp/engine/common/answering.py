@@ -7,10 +7,9 @@ time that is left. Knows nothing of how a model writes texts.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Calibration, Evidence
@@ -66,47 +65,45 @@ def copied(inputs: RequestInputs, *, say_something: bool) -> list[Proposal]:
     return proposals
 
 
-class Scores(NamedTuple):
-    """Natural log-probabilities of a text: those of its tokens that rank it and under the model alone, and of what follows."""
-
-    logps: tuple[float, ...]
-    model_logps: tuple[float, ...]
-    after: tuple[float, ...] = ()
+# The natural log-probabilities of a text's tokens under the model alone, and of the tokens after it.
+Logps = tuple[Sequence[float], Sequence[float]]
 
 
-def read(inputs: RequestInputs, tree: Tree, pace: Pace, texts: Sequence[str]) -> dict[str, Scores]:
-    """Return the scores of texts after the root of the tree, which encodes only what it lacks."""
+def read(inputs: RequestInputs, tree: Tree, pace: Pace, texts: Sequence[str]) -> dict[str, Logps]:
+    """Return the log-probabilities of texts after the root of the tree, which encodes only what it lacks."""
     began, n_nodes = pace.clock(), tree.n_nodes
     readings = [inputs.reading(text) for text in texts]
     rows = tree.log_probabilities([[*ids, *after] for ids, after in readings])
     if (n_read := tree.n_nodes - n_nodes) > 0:
         pace.note("score", n_read, 1000 * (pace.clock() - began))
-    return {
-        text: scores(inputs, ids, row[: len(ids)], row[len(ids) :])
-        for text, (ids, _), row in zip(texts, readings, rows, strict=True)
-    }
+    pairs = zip(texts, readings, rows, strict=True)
+    return {text: (row[: len(ids)], row[len(ids) :]) for text, (ids, _), row in pairs}
 
 
-def scores(inputs: RequestInputs, ids: Sequence[int], logps: Sequence[float], after: Sequence[float] = ()) -> Scores:
-    """Return the scores of a text with these ids. What the file repeats is mixed in if the profile says so."""
-    mixed = list(logps)
-    if inputs.mixed is not None:
-        for index, token in enumerate(ids):
-            guess = inputs.mixed.guess(ids[:index])
-            chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
-            mixed[index] = math.log(max(chance, LEAST))
-    return Scores(tuple(mixed), tuple(logps), tuple(after))
+def scored(inputs: RequestInputs, proposals: Sequence[Proposal], logps_by_text: Mapping[str, Logps]) -> list[Proposal]:
+    """Return the proposals with the log-probabilities of their tokens and of the text after them, and their features.
 
-
-def scored(inputs: RequestInputs, proposals: Sequence[Proposal], scores_by_text: dict[str, Scores]) -> list[Proposal]:
-    """Return the proposals with the log-probabilities of their tokens and of the text after them, and their features."""
+    What the file repeats is mixed in if the profile says so.
+    """
+    mixed = {text: tuple(_mixed(inputs, text, logps)) for text, (logps, _) in logps_by_text.items()}
     with_scores = list[Proposal]()
     for proposal in proposals:
-        own = scores_by_text[proposal.text]
-        total = sum(own.after)
-        mean = total / max(len(own.after), 1)
-        with_scores.append(replace(proposal, logps=own.logps, model_logps=own.model_logps, suffix_mean=mean, suffix_sum=total))
+        logps, after = logps_by_text[proposal.text]
+        own = replace(proposal, logps=mixed[proposal.text], model_logps=tuple(logps), after=tuple(after))
+        with_scores.append(own)
     return inputs.describer.described(with_scores)
+
+
+def _mixed(inputs: RequestInputs, text: str, logps: Sequence[float]) -> Iterator[float]:
+    """Yield the log-probability of each token of a text, with what the file repeats."""
+    if inputs.mixed is None:
+        yield from logps
+        return
+    ids, _ = inputs.reading(text)
+    for index, token in enumerate(ids):
+        guess = inputs.mixed.guess(ids[:index])
+        chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
+        yield math.log(max(chance, LEAST))
 
 
 def score_ms(timing: Timing, proposals: Sequence[Proposal], n_positions: int = 0) -> float:

@@ -43,25 +43,29 @@ class Proposal:
     """One row's answer and the numbers known about it, which are the ranking's features. Log-probabilities are natural.
 
     `logps` are the causal log-probabilities of the answer's tokens, mixed with those of the file's repetitions if the profile
-    says so; `model_logps` are those of the model alone. `suffix_mean` is that of the end token (infill-trained checkpoints) or
-    the mean over the suffix's head; `suffix_sum` is the same as a sum. `suffix_margin` is how likely the suffix is after the
-    answer, read from left to right, compared with the best of the other candidates; 0 at most. `entropy` is the canvas's mean
-    in nats, None if not computed. `left` and `right` are those of a copy (`copies.Copy`). The rest follows from the text
-    (`Describer`): `repeats` and `known` are shares of the answer's lines (`repeated_lines`), `names` the features of
-    `NamesInText`, `context` the number of tokens that the model read, `missing` that of needed names that the answer does not
-    bind (`core.scope.missing`), and `unsaid` that of words of the instruction that it lacks and another answer has.
+    says so; `model_logps` are those of the model alone. `after` are those of what follows the answer: the end token, or else
+    the suffix's first tokens. `suffix_margin` is how likely the suffix is after the answer, read from left to right, compared
+    with the best of the other candidates; 0 at most. `entropy` is the canvas's mean in nats, None if not computed. `left` and
+    `right` are those of a copy (`copies.Copy`). A first draft is `ahead` of the start of any branch by so many nats, and it
+    `is_sure` if nothing is likely to be better.
+
+    The rest follows from the text (`Describer`): `repeats` and `known` are shares of the answer's lines (`repeated_lines`),
+    `names` the features of `NamesInText`, `context` the number of tokens that the model read, `missing` that of needed names
+    that the answer does not bind (`core.scope.missing`), and `unsaid` that of words of the instruction that it lacks and
+    another answer has.
     """
 
     text: str
     row: RowKind
     logps: tuple[float, ...] = ()
     model_logps: tuple[float, ...] = ()
-    suffix_mean: float = 0.0
-    suffix_sum: float = 0.0
+    after: tuple[float, ...] = ()
     suffix_margin: float = 0.0
     entropy: float | None = None
     left: int = 0
     right: int = 0
+    ahead: float = 0.0
+    is_sure: bool = False
     position: HolePosition = "end"
     repeats: float = 0.0
     known: float = 0.0
@@ -71,14 +75,19 @@ class Proposal:
     unsaid: int = 0
 
     @property
+    def after_mean(self) -> float:
+        """The mean log-probability of the tokens after the answer; 0 if none is known."""
+        return sum(self.after) / max(len(self.after), 1)
+
+    @property
     def joint_logp(self) -> float:
         """The log-probability of the answer and the suffix after it, with what reading on said."""
-        return sum(self.logps) + self.suffix_sum + self.suffix_margin
+        return sum(self.logps) + sum(self.after) + self.suffix_margin
 
     @property
     def model_joint_logp(self) -> float:
         """The same under the model alone."""
-        return sum(self.model_logps) + self.suffix_sum + self.suffix_margin
+        return sum(self.model_logps) + sum(self.after) + self.suffix_margin
 
     @property
     def incomplete(self) -> dict[str, float]:
@@ -99,7 +108,7 @@ def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
         "sum": sum(item.logps),
         "mean": sum(item.logps) / n_tokens,
         "least": min(item.logps, default=0.0),
-        "after": item.suffix_mean,
+        "after": item.after_mean,
         "joint": item.joint_logp,
         "chance": math.exp(min(item.joint_logp, 0.0)),
         "length": math.log1p(len(item.logps)),

@@ -150,4 +150,4 @@ UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probabili
 def is_unclosed(canvas: CanvasRequest, proposal: Proposal) -> bool:
     """Return whether the causal model finds the suffix improbable after a proposal; True if no suffix is held."""
     tail = canvas.prompt.tail
-    return not tail or -proposal.suffix_mean * len(tail) > UNCLOSED_NATS
+    return not tail or -proposal.after_mean * len(tail) > UNCLOSED_NATS
