@@ -31,6 +31,9 @@ LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
 
 
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
+
+
 class ScratchError(Exception):
     """A copy can't be created; the message is a sentence for the user."""
 
@@ -179,7 +182,7 @@ def _walked(start: Path, root: Path, command: str) -> Iterator[Path]:
                 elif (target := os.path.realpath(link)) not in followed:
                     followed.add(target)
                     starts.append(link)
-            yield from (Path(here, name) for name in names)
+            yield from (Path(here, name) for name in names if name not in LEFT_OUT)  # a worktree's `.git` is a file
     yield from (Path(problem.filename) for problem in problems)
 
 
@@ -198,7 +201,8 @@ def _copy_one(path: Path, place: Path, made: Copy, command: str) -> int:
     if path.is_symlink():
         target = Path(os.path.realpath(path))
         # A venv's Python finds its libraries by its own place, and no check writes to it.
-        is_python = path.name.startswith("python") and (path.parent.parent / "pyvenv.cfg").is_file() and target.is_file()
+        is_python = bool(_PYTHON.fullmatch(path.name) and _PYTHON.fullmatch(target.name)) and target.is_file()
+        is_python = is_python and (path.parent.parent / "pyvenv.cfg").is_file()
         is_inside = target.is_relative_to(made.original)
         if is_inside or is_python:
             place.symlink_to(made.path_of(target) if is_inside else target)

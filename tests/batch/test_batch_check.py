@@ -127,6 +127,28 @@ def test_a_copy_contains_tracked_files_and_generated_files_between_them(project:
     assert not folder.exists()
 
 
+def test_a_copy_has_no_link_out_but_that_to_an_environment_s_python(project: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "worktrees").mkdir(parents=True)
+    for name in ("notes.txt", "python3.11", "tool"):
+        (outside / name).write_text("x")
+    (project / "env" / "bin").mkdir(parents=True)
+    (project / "env" / "pyvenv.cfg").touch()
+    for name, target in {"python": "python3.11", "python3": "tool", "python_notes.txt": "notes.txt", "pip": "tool"}.items():
+        (project / "env" / "bin" / name).symlink_to(outside / target)
+    for name, git_dir in {"worktree": "worktrees", "node_modules/m": "worktrees"}.items():
+        (project / name).mkdir(parents=True)
+        (project / name / ".git").write_text(f"gitdir: {outside / git_dir}\n")
+    (project / "linked").mkdir()
+    (project / "linked" / ".git").symlink_to(outside / "tool")
+    with scratch.directory() as folder:
+        copy, _ = scratch.copy(project, folder / "0", "test linked/.git")
+        links = [path.relative_to(copy.root).as_posix() for path in copy.root.rglob("*") if path.is_symlink()]
+        assert links == ["env/bin/python"]
+        assert (copy.root / "env" / "bin" / "python3").read_text() == "x"
+        assert not list(copy.root.rglob(".git"))
+
+
 def test_a_project_that_is_too_large_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "MAX_BYTES", 10)
     with scratch.directory() as folder, pytest.raises(scratch.ScratchError, match="to copy for --check"):
