@@ -20,7 +20,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import resources
 
-from dg_lsp.core.edits import Question
+from dg_lsp.core.edits import Edit, Question
 from dg_lsp.core.values import InfillRequest, Span, joined
 
 MASK = "REDACTED"
@@ -88,11 +88,13 @@ def _mask_question(question: Question) -> Question:
     """Return the question with masked secrets; raise ValueError if one is in the window, which the answer replaces."""
     if spans(question.window.text):
         raise ValueError("the lines around the cursor hold what looks like a secret, so no remote model is asked for an edit")
-    edits = []
-    for edit in question.edits:
-        above, old, below = mask_pieces((edit.above, edit.old, edit.below))
-        edits.append(replace(edit, above=above, old=old, new=mask_pieces((edit.above, edit.new, edit.below))[1], below=below))
-    return replace(question, shown=mask(question.shown), edits=tuple(edits))
+    return replace(question, shown=mask(question.shown), edits=tuple(map(mask_edit, question.edits)))
+
+
+def mask_edit(edit: Edit) -> Edit:
+    """Return the edit with the secrets masked in its lines."""
+    above, old, below = mask_pieces((edit.above, edit.old, edit.below))
+    return replace(edit, above=above, old=old, new=mask_pieces((edit.above, edit.new, edit.below))[1], below=below)
 
 
 def spans(text: str) -> tuple[Span, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from dg_lsp.core import edits
@@ -95,10 +95,13 @@ class History:
         """Return the text of a document before its first edit; `text`, which it has now, without one."""
         return next((made.before for made in self._made if made.uri == uri and made.edit is not None), text)
 
-    def edits(self, path_of: Callable[[str], str | None]) -> tuple[Edit, ...]:
-        """Return the edits, oldest first, without those of documents for which `path_of` returns None."""
-        named = ((made.edit, path_of(made.uri)) for made in self._made)
-        return tuple(replace(edit, path=path) for edit, path in named if edit is not None and path is not None)
+    def edits(self, read: Callable[[str, Edit], Edit | None]) -> tuple[Edit, ...]:
+        """Return the edits as they are read, oldest first.
+
+        `read` returns what is shown of a document's edit, with its path, or None.
+        """
+        shown = (read(made.uri, made.edit) for made in self._made if made.edit is not None)
+        return tuple(edit for edit in shown if edit is not None)
 
     def typed_line(self, uri: str, text: str, offset: int) -> bool:
         """Return whether the cursor is in a line of the last edit."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.client.engine import EngineClient
 from dg_lsp.client.port import EngineError
-from dg_lsp.core import edits
+from dg_lsp.core import edits, secrets
 from dg_lsp.core.edits import CURSOR, SEPARATOR, Edit, Hunk, Question, Window
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Ranked, Span
@@ -151,7 +151,9 @@ class NextEdits:
         since_s = self._history.since_s(self._clock())
         if since_s is None or (request.automatic and since_s > FRESH_S):
             return "nothing was edited lately"
-        made = await self._made()
+        made = await self._made(request.uri)
+        if not made:
+            return "no edit may be shown to the model"
         asked = question(now, self._history, made)
         if isinstance(asked, str):
             return asked
@@ -204,14 +206,24 @@ class NextEdits:
         )
         return next((reason.message for reason in found), "")
 
-    async def _made(self) -> tuple[Edit, ...]:
-        """Return the last edits, without those of documents that may not be sent to the model."""
+    async def _made(self, own: str) -> tuple[Edit, ...]:
+        """Return the last edits, as a model may see them for the document `own`.
+
+        Those of documents that may not be sent to the model are left out, and in other documents secrets are masked.
+        """
         paths = dict[str, str]()
         for uri in self._history.uris():
             other = await self._snapshots.take(uri)
             if other is not None and not (other.refused or self._withheld(uri)):
                 paths[uri] = other.context.path
-        return self._history.edits(paths.get)
+
+        def read(uri: str, edit: Edit) -> Edit | None:
+            if (path := paths.get(uri)) is None:
+                return None
+            named = replace(edit, path=path)
+            return named if uri == own else secrets.mask_edit(named)
+
+        return self._history.edits(read)
 
     def _chosen(self, request: EditRequest, now: Snapshot, answer: Answer) -> Offer | str:
         """Return the nearest change as an offer, unless the user has rejected it."""

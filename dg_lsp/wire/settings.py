@@ -282,7 +282,7 @@ class Settings:
         "next_edit.trigger",
         "When to offer the next edit, a change that you will probably make near the cursor after your last ones: `off`; "
         "`pause` when you pause; `manual` only when asked. Needs `engine.edit_model`, and a client that shows next edits.",
-        "Set `pause` if you have a model for it, and `manual` if the offers distract you.",
+        "Set `pause` if you have a model for it, and `manual` if the offers distract you or a server bills by the request.",
         choices=("only when asked for", "never, and nothing is remembered", "when you pause after a change"),
     )
     action_deadline: Annotated[int, Meta(ge=0, le=3_600_000)] = setting(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dg_lsp.core import edits
@@ -67,9 +69,9 @@ def test_changes_are_joined_to_edits(steps: list[tuple[float, str, str]], made: 
         now += seconds
         history.change(uri, texts.get(uri, A), text, now)
         texts[uri] = text
-    found = history.edits(lambda uri: uri)
+    found = history.edits(lambda uri, edit: replace(edit, path=uri))
     assert [f"{each.path}:{' '.join(each.old.split())}>{' '.join(each.new.split())}" for each in found] == made
-    assert history.edits(lambda _: None) == ()
+    assert history.edits(lambda _uri, _edit: None) == ()
     assert (history.since_s(now + 5) is not None) == bool(made)
 
 

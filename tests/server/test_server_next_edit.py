@@ -322,8 +322,8 @@ async def test_an_edit_waits_for_a_suggestion_and_gives_way_to_one_that_is_shown
 
 
 async def test_edits_of_files_that_a_model_may_not_see_are_not_sent(session: Session) -> None:
-    session.open("secret = 1\n", "untitled:b")
-    session.change("secret = 2\n", "untitled:b")
+    session.open("size = 1\n", "untitled:b")
+    session.change("password = 'hunter22hunter9'\n", "untitled:b")
     session.change()
     for private, n_edits in ((set[str](), 2), ({"untitled:b"}, 1)):
         session.withheld = private
@@ -332,6 +332,7 @@ async def test_edits_of_files_that_a_model_may_not_see_are_not_sent(session: Ses
         question = session.writer.asked[-1].question
         assert question is not None
         assert len(question.edits) == n_edits
+        assert "hunter22" not in str(question.edits)
     session.withheld = {URI}
     assert await session.offered() is None
     assert "it is private" in session.said[-1]
