@@ -12,7 +12,7 @@ import torch
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.layout import Profile
+from dg_lsp.engine.diffusion.layout import CanvasProfile
 from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.fit import machine
 from tests import checkpoints
@@ -47,7 +47,7 @@ def trained_filler(trained_layout: Path) -> CausalFiller:
 def instruct(instruct_layout: Path) -> DiffusionFiller:
     """A filler with the default profile."""
     filler = DiffusionFiller(load_model(str(instruct_layout), device="cpu"))
-    assert filler.loaded.profile == Profile()
+    assert filler.loaded.profile == CanvasProfile()
     return filler
 
 

@@ -23,7 +23,7 @@ from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKEN
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE
 from dg_lsp.engine.backends.http_client import EventReader, RemoteError
 from dg_lsp.engine.common import question
-from dg_lsp.engine.diffusion.layout import Instruct, Profile
+from dg_lsp.engine.diffusion.layout import CanvasProfile, Instruct
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings
@@ -145,7 +145,7 @@ def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
         assert setup.server.headers[0]["authorization"] == "Bearer secret"
         assert candidate.texts == ("a + b",)
     vocabulary = Vocabulary(gemma_like_tokenizer())
-    prompt = Instruct(Profile(), vocabulary).lay_out(infill_request)
+    prompt = Instruct(CanvasProfile(), vocabulary).lay_out(infill_request)
     [user_turn] = [body["messages"][0]["content"]]
     code = question.fenced(PREFIX, "python").removesuffix("\n")
     assert user_turn.endswith(code)

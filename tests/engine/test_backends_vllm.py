@@ -30,7 +30,7 @@ from dg_lsp.engine.backends.vllm import (
     answer_tokens,
     connect,
 )
-from dg_lsp.engine.diffusion.layout import Profile, Sampling
+from dg_lsp.engine.diffusion.layout import CanvasProfile, Sampling
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights.checkpoint import dump_profile
 from dg_lsp.wire.config import Config
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer's folder with a profile of short canvases and all gap lengths that the tests' answers need."""
     filler = tmp_path_factory.mktemp("served")
     gemma_like_tokenizer().save(str(filler / "tokenizer.json"))
-    profile = Profile(held_tokens=8, line_gaps=(3, 5, 9), block_gaps=(12, 24, 29), prefix_tokens=512, suffix_tokens=64)
+    profile = CanvasProfile(held_tokens=8, line_gaps=(3, 5, 9), block_gaps=(12, 24, 29), prefix_tokens=512, suffix_tokens=64)
     (filler / "dg_lsp.json").write_text(dump_profile(profile))
     return filler
 

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from dg_lsp.cli import engine as commands
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal.layout import Profile
+from dg_lsp.engine.causal.layout import CausalProfile
 from dg_lsp.engine.common import loading, rank
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit import PROJECTIONS
@@ -508,7 +508,7 @@ def test_the_catalogue_has_a_licence_a_hash_and_a_place_for_each_model() -> None
 
 @pytest.mark.parametrize("model", [model for model in laptop.MODELS if not model.profile_of], ids=lambda model: model.name)
 def test_each_laptop_model_has_a_profile_with_probabilities(model: LaptopModel) -> None:
-    profile = checkpoint.load_profile(model.profile_folder, Profile, None)
+    profile = checkpoint.load_profile(model.profile_folder, CausalProfile, None)
     # The adapter of `laptop.ADAPTER` teaches where an answer in the middle ends.
     assert profile.layout == ("fim" if model.adapter else "left")
     assert profile.calibration is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.causal import layout as causal
 from dg_lsp.engine.causal.layout import SuffixFirst
-from dg_lsp.engine.diffusion.layout import Instruct, Profile, load_profile
+from dg_lsp.engine.diffusion.layout import CanvasProfile, Instruct, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint
 from tests import marked
@@ -23,7 +23,7 @@ CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    
 
 
 def suffix_first(folder: Path) -> SuffixFirst:
-    profile = checkpoint.load_profile(folder, causal.Profile, None)
+    profile = checkpoint.load_profile(folder, causal.CausalProfile, None)
     return SuffixFirst(profile, Vocabulary.from_file(folder / "tokenizer.json"))
 
 
@@ -38,7 +38,7 @@ def shown(vocabulary: Vocabulary, ids: tuple[int, ...]) -> str:
     return "".join(str(vocabulary.tokenizer.id_to_token(i)) if i in vocabulary.special else vocabulary.decode([i]) for i in ids)
 
 
-def drawn(folder: Path, request: InfillRequest, profile: Profile | None = None) -> str:
+def drawn(folder: Path, request: InfillRequest, profile: CanvasProfile | None = None) -> str:
     """Return the prompt as text: the encoder's side, what is healed, and what is held after the gap."""
     vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
     prompt = Instruct(profile or load_profile(folder), vocabulary).lay_out(request)
@@ -142,7 +142,7 @@ def test_whole_lines_are_held_and_the_answer_is_closed_at_the_files_end(instruct
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_held_suffix_ends_within_a_line(instruct_layout: Path, suffix: str, n_held: int) -> None:
     vocabulary = Vocabulary.from_file(instruct_layout / "tokenizer.json")
-    profile = Profile(held_tokens=n_held, suffix_tokens=30)
+    profile = CanvasProfile(held_tokens=n_held, suffix_tokens=30)
     prompt = Instruct(profile, vocabulary).lay_out(InfillRequest("a", suffix, (CURSOR,)))
     held = vocabulary.decode(prompt.tail)
     if prompt.tail and prompt.tail[-1] in vocabulary.special:

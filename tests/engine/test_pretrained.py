@@ -21,7 +21,7 @@ from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet,
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal import answer, layout
 from dg_lsp.engine.causal.filler import CausalFiller
-from dg_lsp.engine.causal.layout import FillInTheMiddle, Profile
+from dg_lsp.engine.causal.layout import CausalProfile, FillInTheMiddle
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.answering import PREFILL_CHUNK
 from dg_lsp.engine.common.drafts import MOST_BEHIND, Drafting, DraftSettings
@@ -104,7 +104,7 @@ def test_model_without_fim_tokens_reads_the_left_side(left: CausalFiller) -> Non
 @pytest.mark.parametrize("start", layout.START_TOKENS)
 def test_a_model_reads_its_start_token_where_there_is_no_text(start: str) -> None:
     vocabulary = Vocabulary(Tokenizer(models.WordLevel({"?": 0, start: 1}, unk_token="?")))
-    prompt = layout.LeftToRight(Profile("left"), vocabulary).lay_out(request("", ""))
+    prompt = layout.LeftToRight(CausalProfile("left"), vocabulary).lay_out(request("", ""))
     assert prompt.ids == (1,)
 
 
@@ -157,7 +157,7 @@ def test_cut_prefix_is_encoded_as_in_the_whole_text(left: CausalFiller, end: str
 
 def test_no_fim_profile_without_its_tokens(left: CausalFiller) -> None:
     with pytest.raises(ValueError, match="lacks a fill-in-the-middle token"):
-        FillInTheMiddle(Profile("fim"), left.loaded.vocabulary)
+        FillInTheMiddle(CausalProfile("fim"), left.loaded.vocabulary)
 
 
 def test_the_next_token_agrees_with_what_is_typed_and_adds_no_blank_to_it(left: CausalFiller) -> None:

@@ -28,8 +28,8 @@ from dg_lsp.engine.diffusion.masked import (
     Gap,
     MaskedFiller,
     MaskedLlama,
+    MaskedProfile,
     MaskTokens,
-    Profile,
     Unmasker,
     Unmasking,
     mask_tokens,
@@ -454,7 +454,7 @@ def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: MaskedFiller, mo
 
 
 def test_profile_of_masks_survives_its_file() -> None:
-    assert checkpoint.parse_profile(Profile, json.loads(checkpoint.dump_profile(DREAMON))) == DREAMON
+    assert checkpoint.parse_profile(MaskedProfile, json.loads(checkpoint.dump_profile(DREAMON))) == DREAMON
 
 
 @pytest.mark.parametrize(
@@ -467,4 +467,4 @@ def test_profile_of_masks_survives_its_file() -> None:
 )
 def test_profile_that_mixes_masks_with_others_is_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        checkpoint.parse_profile(Profile, settings)
+        checkpoint.parse_profile(MaskedProfile, settings)

@@ -20,7 +20,7 @@ from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.layout import Profile, Sampling
+from dg_lsp.engine.diffusion.layout import CanvasProfile, Sampling
 from dg_lsp.engine.diffusion.search import CausalText, Gap, LengthSearch, Speculate, Speculation, cut_at_suffix
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import Tree
@@ -271,7 +271,7 @@ def test_a_draft_ends_at_the_longest_run_of_the_suffix() -> None:
 # A model of a generated language, whose answers have 1 to 64 tokens
 
 
-World = Loaded[Passes, Profile]
+World = Loaded[Passes, CanvasProfile]
 WORLDS = Path(__file__).parents[2] / "fixtures" / "worlds"
 HOLES = [json.loads(line) for line in (WORLDS / "holes.jsonl").read_text("utf-8").splitlines()]
 

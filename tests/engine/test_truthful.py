@@ -18,7 +18,7 @@ from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest
-from dg_lsp.engine.diffusion.layout import REPEATED_LINES, Profile
+from dg_lsp.engine.diffusion.layout import REPEATED_LINES, CanvasProfile
 from dg_lsp.engine.model.weights import checkpoint
 from tests.engine.engine_kit import finish
 
@@ -219,4 +219,4 @@ def test_the_turns_are_those_of_the_published_chat_template(instruct: DiffusionF
 @pytest.mark.parametrize("name", ["refine_steps", "line", "max_canvases"])
 def test_a_setting_that_follows_from_the_layout_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        checkpoint.parse_profile(Profile, {"layout": "instruct", name: 0})
+        checkpoint.parse_profile(CanvasProfile, {"layout": "instruct", name: 0})

@@ -21,10 +21,10 @@ from dg_lsp.engine.causal.layout import (
     MOST_WINDOWS,
     SHORT_SUFFIX,
     TOKEN_CHARS,
+    CausalProfile,
+    CausalPrompt,
     FillInTheMiddle,
     LeftToRight,
-    Profile,
-    Prompt,
     Windows,
 )
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -34,7 +34,7 @@ CURSOR = Hole(Span(0, 0), "cursor")
 FUNCTION = "def area{n}(width, height):\n    total = width * height\n    return total + {n}\n\n\n"
 LINES = 5  # of a function
 FILE = "".join(FUNCTION.format(n=n) for n in range(100, 300))
-PROFILE = Profile("fim", prefix_tokens=800, suffix_tokens=64, related_tokens=100)
+PROFILE = CausalProfile("fim", prefix_tokens=800, suffix_tokens=64, related_tokens=100)
 MARKS = 4  # tokens between the parts of a prompt, and one that a cut may change
 
 
@@ -61,7 +61,7 @@ class Reader:
         better = self.windows.better_prompt(asked)
         return 0 if better is None else self._encode(better)
 
-    def _encode(self, prompt: Prompt) -> int:
+    def _encode(self, prompt: CausalPrompt) -> int:
         n_new = len(prompt.ids) - self.known(prompt.ids)
         self.encoded.append(prompt.ids)
         return n_new
@@ -325,7 +325,7 @@ def test_snippets_that_are_only_copied_from_change_nothing(reader: Reader) -> No
 
 
 def test_a_model_without_a_suffix_has_windows_too() -> None:
-    reader = Reader(LeftToRight(Profile("left", prefix_tokens=800), Vocabulary(tokenizer())))
+    reader = Reader(LeftToRight(CausalProfile("left", prefix_tokens=800), Vocabulary(tokenizer())))
     reader.read(at(400))
     assert reader.read(at(410)) <= n_tokens(reader, FUNCTION.format(n=100)) * 10 // LINES + MARKS
     assert reader.read(at(410, typed="return")) <= 2

@@ -28,7 +28,7 @@ from dg_lsp.engine.causal import layout
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.common.task import Filler
-from dg_lsp.engine.diffusion.layout import Profile
+from dg_lsp.engine.diffusion.layout import CanvasProfile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.engine.model.weights.checkpoint import dump_profile
@@ -69,7 +69,7 @@ def vllm_filler(folder: Path) -> Iterator[Filler]:
     vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
     # Numbers of four digits, so that every answer has the same number of tokens, and only one gap length is tried.
     n_tokens = len(vocabulary.encode("a - 1000"))
-    profile = Profile(held_tokens=4, line_gaps=(n_tokens,), prefix_tokens=512, suffix_tokens=64)
+    profile = CanvasProfile(held_tokens=4, line_gaps=(n_tokens,), prefix_tokens=512, suffix_tokens=64)
     (folder / "dg_lsp.json").write_text(dump_profile(profile))
     with serving(NoisyVllm(vocabulary, rules, canvas=32).routes()) as url:
         filler: RemoteFiller = connect(url, str(folder), Config())
@@ -229,8 +229,8 @@ def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout
     assert isinstance(best(backends.load_filler(str(folder)), holes[0]), Calibrated)
 
 
-def causal_profile(folder: Path) -> layout.Profile:
-    return checkpoint.load_profile(folder, layout.Profile, None)
+def causal_profile(folder: Path) -> layout.CausalProfile:
+    return checkpoint.load_profile(folder, layout.CausalProfile, None)
 
 
 def written(filler: Filler, task: Task) -> str:

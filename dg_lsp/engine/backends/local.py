@@ -65,13 +65,13 @@ def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any
 
 def filler_of(loaded: Loaded[Any, Any], *, rows: int = DEFAULTS.rows) -> LocalFiller:
     """Return the filler of a loaded model; raise ValueError if its vocabulary lacks a token of its layout."""
-    from dg_lsp.engine.causal.layout import Profile as CausalProfile
+    from dg_lsp.engine.causal.layout import CausalProfile
 
     if isinstance(loaded.profile, CausalProfile):
         from dg_lsp.engine.causal.filler import CausalFiller
 
         return CausalFiller(loaded)
-    if isinstance(loaded.profile, masked.Profile):
+    if isinstance(loaded.profile, masked.MaskedProfile):
         return masked.MaskedFiller(loaded)
     from dg_lsp.engine.diffusion.filler import DiffusionFiller
 

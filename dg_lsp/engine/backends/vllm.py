@@ -23,7 +23,7 @@ from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, 
 from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Replies, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.common import layout as common_layout
 from dg_lsp.engine.diffusion import layout
-from dg_lsp.engine.diffusion.layout import Instruct, Profile, Prompt, load_profile
+from dg_lsp.engine.diffusion.layout import CanvasProfile, CanvasPrompt, Instruct, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields, WireError
@@ -64,7 +64,7 @@ def connect(
 class Vllm(Backend):
     """The backend for a vLLM server."""
 
-    def __init__(self, served: Served, vocabulary: Vocabulary, profile: Profile) -> None:
+    def __init__(self, served: Served, vocabulary: Vocabulary, profile: CanvasProfile) -> None:
         """Fit the profile to the served canvas; raise ValueError if the vocabulary does not suit the layout."""
         self.served, self.vocabulary, self.model = served, vocabulary, served.model
         self.profile = replace(
@@ -111,7 +111,7 @@ class Vllm(Backend):
         items = [evidence_of(request, self.vocabulary, canvas, returned, share) for canvas, returned, share in agreeing]
         return compared(items, request)
 
-    def _prompt(self, request: InfillRequest) -> Prompt:
+    def _prompt(self, request: InfillRequest) -> CanvasPrompt:
         """Return the request as tokens that fit the server's window.
 
         In a short window, related text is left out first; then the context is halved until it fits. Raises RemoteError if even
@@ -132,7 +132,7 @@ class Vllm(Backend):
             "start it with a larger --max-model-len"
         )
 
-    def _canvases(self, request: InfillRequest, prompt: Prompt) -> Iterator[PinnedCanvas]:
+    def _canvases(self, request: InfillRequest, prompt: CanvasPrompt) -> Iterator[PinnedCanvas]:
         """Yield as many canvases as requested: each gap length once, then again with other noise.
 
         Raises RemoteError if the served canvas is too short.
@@ -158,7 +158,7 @@ class Vllm(Backend):
             noise = random.Random(f"{request.seed} {number}")
             yield self._canvas(request, prompt, gaps[number % len(gaps)], width, noise)
 
-    def _canvas(self, request: InfillRequest, prompt: Prompt, gap: int, width: int, noise: random.Random) -> PinnedCanvas:
+    def _canvas(self, request: InfillRequest, prompt: CanvasPrompt, gap: int, width: int, noise: random.Random) -> PinnedCanvas:
         # The server can't constrain a token to begin with certain letters, so the tokens that local models heal are held here.
         ids, gaps = list(prompt.heal_ids), [-1] * len(prompt.heal_ids)
         for index in range(len(request.holes)):
@@ -175,7 +175,7 @@ class Vllm(Backend):
         ids += [*ending, *[self._pad] * (width - n_filled - len(ending))]
         return PinnedCanvas(tuple(ids), (*gaps, *[-1] * (width - len(gaps))), n_filled)
 
-    def _call(self, prompt: Prompt, canvas: PinnedCanvas, steps: int) -> Call:
+    def _call(self, prompt: CanvasPrompt, canvas: PinnedCanvas, steps: int) -> Call:
         # For a diffusion model the server refuses a temperature and a seed.
         width = len(canvas.ids)
         body = {
@@ -316,7 +316,9 @@ class Served:
     max_rows: int = 0
 
 
-def probe(client: ServerClient, model: str, on_progress: Callable[[str, float], None]) -> tuple[Served, Vocabulary, Profile]:
+def probe(
+    client: ServerClient, model: str, on_progress: Callable[[str, float], None]
+) -> tuple[Served, Vocabulary, CanvasProfile]:
     """Return what the server serves, and its model's tokenizer and profile; raise RemoteError if it can't infill.
 
     `model` is the folder or hub id of the server's tokenizer; "" means the name that the server reports.

@@ -14,7 +14,7 @@ from typing import Any
 
 from dg_lsp.core import edits
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
-from dg_lsp.engine.causal.layout import Profile, Prompt
+from dg_lsp.engine.causal.layout import CausalProfile, CausalPrompt
 from dg_lsp.engine.common import answering
 from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.loading import Loaded
@@ -31,10 +31,10 @@ MOST_TIMES, MOST_MORE = 2, 60  # an answer is given up when it is so many times 
 class EditInputs(RequestInputs):
     """A laid out question for the next edit: `copy` are the tokens of an answer that changes nothing, its end included."""
 
-    prompt: Prompt
-    loaded: Loaded[Any, Profile]
+    prompt: CausalPrompt
+    loaded: Loaded[Any, CausalProfile]
 
-    def __init__(self, request: InfillRequest, loaded: Loaded[Any, Profile]) -> None:
+    def __init__(self, request: InfillRequest, loaded: Loaded[Any, CausalProfile]) -> None:
         """Lay the question out for a model whose vocabulary has the separator of the form."""
         encode, separator = loaded.vocabulary.encode, loaded.vocabulary.id(edits.SEPARATOR)
         assert request.question is not None
@@ -43,7 +43,7 @@ class EditInputs(RequestInputs):
         blocks = edits.blocks(request.path, request.question, part)
         # Each block is encoded alone, so a separator in the text of a file stays text.
         ids = tuple(token for block in blocks for token in (separator, *encode(block)))
-        super().__init__(request, Prompt(ids, (), b"", ()), loaded, None)
+        super().__init__(request, CausalPrompt(ids, (), b"", ()), loaded, None)
         self.window = request.question.window
         self.copy = (*encode(self.window.text.strip("\n") + "\n"), separator)
 

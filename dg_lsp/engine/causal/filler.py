@@ -20,7 +20,7 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal import edit, layout
 from dg_lsp.engine.causal.answer import answer
 from dg_lsp.engine.causal.edit import EditInputs
-from dg_lsp.engine.causal.layout import MOST_LENGTHS, CausalInputs, LeftToRight, Profile, Prompt, Windows, Written
+from dg_lsp.engine.causal.layout import MOST_LENGTHS, CausalInputs, CausalProfile, CausalPrompt, LeftToRight, Windows, Written
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.answering import PREFILL_CHUNK
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT
@@ -45,11 +45,11 @@ FIRST_SHARE = 0.3  # of the time for an answer, in which text is read for it; a 
 class CausalFiller(LocalFiller):
     """A loaded causal model that fills requests; raises ValueError if its vocabulary lacks a token of its layout."""
 
-    loaded: Loaded[CausalLlama, Profile]
+    loaded: Loaded[CausalLlama, CausalProfile]
     layout: LeftToRight
     quiet_s = 2.0
 
-    def __init__(self, loaded: Loaded[CausalLlama, Profile], *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, loaded: Loaded[CausalLlama, CausalProfile], *, clock: Callable[[], float] = time.perf_counter) -> None:
         profile, vocabulary = loaded.profile, loaded.vocabulary
         # Half the memory, and rounded less than in the other type of 16 bits. A small model's take little.
         is_large = loaded.passes.geometry.n_weights > fit.SMALL
@@ -64,7 +64,7 @@ class CausalFiller(LocalFiller):
         self._written = deque[Written](maxlen=MOST_WRITTEN)
         self.windows = Windows(self.layout, self.cache.known)
 
-    def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
+    def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> CausalPrompt:
         """Return a request with one hole as a prompt, for an answer in the time left; without a deadline it is infinite."""
         if request.question is not None:
             return EditInputs(request, self.loaded).prompt
@@ -72,7 +72,7 @@ class CausalFiller(LocalFiller):
         n_tokens = PREFILL_CHUNK * FIRST_SHARE * left_ms / chunk_ms if chunk_ms else 0.0
         return self.windows.prompt(request, math.inf if left_ms == math.inf else n_tokens)
 
-    def better_prompt(self, request: InfillRequest) -> Prompt | None:
+    def better_prompt(self, request: InfillRequest) -> CausalPrompt | None:
         return None if request.question is not None else self.windows.better_prompt(request)
 
     @property
@@ -96,10 +96,10 @@ class CausalFiller(LocalFiller):
         return answer(inputs, self.prefixes, timing)
 
 
-def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[CausalLlama, Profile]:
+def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[CausalLlama, CausalProfile]:
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
-    default = Profile("left" if opened.vocabulary.fim_tokens is None else "fim")
-    profile = checkpoint.load_profile(opened.profile_folder, Profile, default)
+    default = CausalProfile("left" if opened.vocabulary.fim_tokens is None else "fim")
+    profile = checkpoint.load_profile(opened.profile_folder, CausalProfile, default)
     use = fit.Use(MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens, LONGEST_DRAFT)
     return loading.load_llama(opened, CausalLlama, profile, use, dtype, on_progress)
 

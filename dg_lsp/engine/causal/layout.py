@@ -36,7 +36,7 @@ LayoutName = Literal["left", "fim", "infill-trained"]
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class CausalProfile:
     """The settings for one checkpoint, one per entry of its file. Lengths are in tokens.
 
     The defaults suit pretrained models, with fill-in-the-middle tokens ("fim") or without ("left").
@@ -87,25 +87,19 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """A request as tokens: the `ids` that the model reads, and the first ids of the suffix in two other uses.
+class CausalPrompt:
+    """A request as tokens: the ids that the model reads, and the first ids of the suffix in two other uses."""
 
-    `heal` are the prefix's last bytes, removed from `ids`; the answer starts with them, with any tokens. `heal_ids` are their
-    ids. `end` is the token that ends an answer, if the model has one. `tail` holds whole lines of the suffix, which the pass
-    that scores answers reads after them. `n_text` of the ids are the file's text before the hole. If `ids` contains the suffix,
-    its first `n_left` are those before it, its last ones are the `typed` part of the text before the hole, which is read after
-    the suffix, and `follow` is read after the likeliest answers.
-    """
-
-    ids: tuple[int, ...]
-    tail: tuple[int, ...]
-    heal: bytes
-    heal_ids: tuple[int, ...]
-    end: int | None = None
-    n_text: int = 0
-    n_left: int = 0
-    typed: tuple[int, ...] = ()
-    follow: tuple[int, ...] = ()
+    ids: tuple[int, ...]  # that the model reads
+    tail: tuple[int, ...]  # whole lines of the suffix, which the pass that scores answers reads after them
+    heal: bytes  # the prefix's last bytes, removed from `ids`; the answer starts with them, with any tokens
+    heal_ids: tuple[int, ...]  # of `heal`
+    end: int | None = None  # the token that ends an answer, if the model has one
+    n_text: int = 0  # how many of the ids are the file's text before the hole
+    # If `ids` contains the suffix:
+    n_left: int = 0  # how many ids are before it
+    typed: tuple[int, ...] = ()  # the last ids, of text before the hole that is read after the suffix
+    follow: tuple[int, ...] = ()  # what is read of the suffix after the likeliest answers
 
 
 class LeftToRight:
@@ -116,7 +110,7 @@ class LeftToRight:
 
     end: int | None = None  # no token ends an answer
 
-    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+    def __init__(self, profile: CausalProfile, vocabulary: Vocabulary) -> None:
         self.profile, self.vocabulary = profile, vocabulary
         self.start, self.file = vocabulary.first_known(START_TOKENS), vocabulary.first_known(FILE_TOKENS)
 
@@ -136,7 +130,7 @@ class LeftToRight:
         n_suffix = self.profile.suffix_tokens if n_suffix is None else n_suffix
         return View(shown, _block_start(left, len(left) - n_chars), len(left), n_suffix)
 
-    def lay_out(self, request: InfillRequest, view: View | None = None) -> Prompt:
+    def lay_out(self, request: InfillRequest, view: View | None = None) -> CausalPrompt:
         """Return a request with one hole as a prompt, by default with a new and long window."""
         view = view or self.new_view(request, self.profile.prefix_tokens)
         profile, hole, left = self.profile, request.holes[0], self.left(request)
@@ -148,7 +142,7 @@ class LeftToRight:
         if hole.extent != "block" and not tail:  # a long line: the hole's own rest decides where the answer ends
             tail = held[: profile.held_tokens]
         ids, n_text = self._read(request, view, prefix, typed), len(prefix) + len(typed)
-        return Prompt(ids, tuple(tail), left.heal, left.heal_ids, self.end, n_text)
+        return CausalPrompt(ids, tuple(tail), left.heal, left.heal_ids, self.end, n_text)
 
     def _read(self, request: InfillRequest, view: View, prefix: Sequence[int], typed: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""
@@ -174,13 +168,13 @@ class FillInTheMiddle(LeftToRight):
     The suffix is encoded again in each place, so it is short, and ends with a paragraph. What is typed there is read after it.
     """
 
-    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+    def __init__(self, profile: CausalProfile, vocabulary: Vocabulary) -> None:
         super().__init__(profile, vocabulary)
         if vocabulary.fim_tokens is None:
             raise ValueError("the checkpoint's tokenizer lacks a fill-in-the-middle token, which its layout needs")
         self.before, self.after, self.middle, self.end = vocabulary.fim_tokens
 
-    def lay_out(self, request: InfillRequest, view: View | None = None) -> Prompt:
+    def lay_out(self, request: InfillRequest, view: View | None = None) -> CausalPrompt:
         prompt = super().lay_out(request, view)
         follow, _ = suffix_ids(self.vocabulary, request.suffix, self.profile.follow_tokens)
         typed = prompt.ids[len(prompt.ids) - prompt.ids[::-1].index(self.middle) :]
@@ -200,7 +194,7 @@ class SuffixFirst(LeftToRight):
     files. No token of its vocabulary goes on behind a line end or an indentation.
     """
 
-    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+    def __init__(self, profile: CausalProfile, vocabulary: Vocabulary) -> None:
         super().__init__(profile, vocabulary)
         names = ("<bos>", "<eos>", "<path>", "<suf>", "<pre>", "<eom>")
         self.bos, self.eos, self.path, self.suf, self.pre, self.end = required_ids(vocabulary, names)
@@ -235,7 +229,7 @@ def _kind(request: InfillRequest) -> str:
     return "line" if request.place.ends_line else "span"
 
 
-LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], LeftToRight]] = {
+LAYOUTS: dict[LayoutName, Callable[[CausalProfile, Vocabulary], LeftToRight]] = {
     "left": LeftToRight,
     "fim": FillInTheMiddle,
     "infill-trained": SuffixFirst,
@@ -286,14 +280,14 @@ class CausalInputs(RequestInputs):
     `wants_first`: the first draft and copies are enough, because it is also known how often such a draft is right.
     """
 
-    prompt: Prompt
-    loaded: Loaded[Any, Profile]
+    prompt: CausalPrompt
+    loaded: Loaded[Any, CausalProfile]
 
     def __init__(
         self,
         request: InfillRequest,
-        prompt: Prompt,
-        loaded: Loaded[Any, Profile],
+        prompt: CausalPrompt,
+        loaded: Loaded[Any, CausalProfile],
         weights: Calibration | None,
         written: deque[Written],
     ) -> None:
@@ -383,7 +377,7 @@ class Choice:
     """A view of a request, its tokens, and how many of these are missing."""
 
     view: View
-    prompt: Prompt
+    prompt: CausalPrompt
     missing: int
 
 
@@ -394,7 +388,7 @@ class Windows:
         self._layout, self._known, self._long = layout, known, layout.profile.prefix_tokens
         self._windows: tuple[Window, ...] = ()
 
-    def prompt(self, request: InfillRequest, n_tokens: float = math.inf) -> Prompt:
+    def prompt(self, request: InfillRequest, n_tokens: float = math.inf) -> CausalPrompt:
         """Return the tokens to read for a request if there is time for `n_tokens` new ones.
 
         It is the window that needs the fewest, or a longer one that needs at most twice as many. If there is any time, it is a
@@ -408,7 +402,7 @@ class Windows:
         able = [choice for choice in choices if choice.missing <= most]
         return self._chosen(request, max(able, key=lambda choice: (min(choice.prompt.n_text, self._long), -choice.missing)))
 
-    def better_prompt(self, request: InfillRequest) -> Prompt | None:
+    def better_prompt(self, request: InfillRequest) -> CausalPrompt | None:
         """Return the tokens of a long window after other files that resemble the place; None if they are encoded."""
         choices = [
             choice
@@ -419,7 +413,7 @@ class Windows:
         best = min(choices, key=lambda choice: choice.missing)
         return self._chosen(request, best) if best.missing else None
 
-    def _chosen(self, request: InfillRequest, choice: Choice) -> Prompt:
+    def _chosen(self, request: InfillRequest, choice: Choice) -> CausalPrompt:
         """Return the prompt of a choice, whose window is the last one now, in place of the one that it goes on with."""
         view, text = choice.view, self._layout.left(request).text
         new = Window(request.path, view.related, text[view.start : view.typed_at], request.suffix, view.n_suffix)

@@ -27,7 +27,7 @@ from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest, Stepper
-from dg_lsp.engine.diffusion.layout import Instruct, Profile, Prompt, load_profile
+from dg_lsp.engine.diffusion.layout import CanvasProfile, CanvasPrompt, Instruct, load_profile
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.prefix_cache import PrefixEncoder
@@ -65,11 +65,11 @@ class DiffusionFiller(LocalFiller):
     `rows` is the maximum number of a request's rows in one pass; more rows take several passes.
     """
 
-    loaded: Loaded[Passes, Profile]
+    loaded: Loaded[Passes, CanvasProfile]
     layout: Instruct
 
     def __init__(
-        self, loaded: Loaded[Passes, Profile], *, rows: int = MAX_ROWS, clock: Callable[[], float] = time.perf_counter
+        self, loaded: Loaded[Passes, CanvasProfile], *, rows: int = MAX_ROWS, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         super().__init__(loaded, Instruct(loaded.profile, loaded.vocabulary), loaded.profile.canvas_tokens, clock)
         self._heads = Heads()
@@ -90,7 +90,7 @@ class DiffusionFiller(LocalFiller):
         """Return a request as the inputs of one canvas."""
         return CanvasRequest(request, self.prompt(request), self.loaded, self.calibrations.current())
 
-    def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
+    def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> CanvasPrompt:
         """Return a request as a prompt, with what was shown of other files before."""
         return self.layout.lay_out(self._heads.kept(request))
 
@@ -107,7 +107,7 @@ class DiffusionFiller(LocalFiller):
             self.stepper.fixed.clear()
 
 
-def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Passes, Profile]:
+def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Passes, CanvasProfile]:
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     name, folder, device = opened.name, opened.folder, opened.device
     profile = load_profile(opened.profile_folder)

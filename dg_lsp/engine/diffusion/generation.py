@@ -17,7 +17,7 @@ from dg_lsp.engine.common.task import Progress
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.layout import Profile, Prompt
+from dg_lsp.engine.diffusion.layout import CanvasProfile, CanvasPrompt
 from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import Tree
@@ -29,11 +29,11 @@ class CanvasRequest(RequestInputs):
     A row has at most `n_steps`.
     """
 
-    prompt: Prompt
-    loaded: Loaded[Passes, Profile]
+    prompt: CanvasPrompt
+    loaded: Loaded[Passes, CanvasProfile]
 
     def __init__(
-        self, request: InfillRequest, prompt: Prompt, loaded: Loaded[Passes, Profile], weights: Calibration | None
+        self, request: InfillRequest, prompt: CanvasPrompt, loaded: Loaded[Passes, CanvasProfile], weights: Calibration | None
     ) -> None:
         super().__init__(request, prompt, loaded, weights)
         self.profile, self.n_holes = loaded.profile, len(request.holes)

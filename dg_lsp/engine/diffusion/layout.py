@@ -42,7 +42,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class CanvasProfile:
     """The settings for one checkpoint, one per entry of its file. Lengths are in tokens."""
 
     layout: LayoutName = "instruct"
@@ -60,19 +60,19 @@ class Profile:
     calibration: Calibration | None = None  # None: its confidence was never measured
 
 
-def load_profile(folder: Path) -> Profile:
+def load_profile(folder: Path) -> CanvasProfile:
     """Return the profile of a checkpoint's folder, or that of Google's instruct model if it has none.
 
     Raises CheckpointError if the file exists but this version can't read it.
     """
-    return checkpoint.load_profile(folder, Profile, Profile())
+    return checkpoint.load_profile(folder, CanvasProfile, CanvasProfile())
 
 
 REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class CanvasPrompt:
     """A request as tokens: the `ids` that the encoder reads, the fixed ids between gaps, and the held ids after the last gap.
 
     `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap's first token starts with them.
@@ -89,7 +89,7 @@ class Prompt:
     end: None = None  # no token ends a causal draft
 
 
-def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabulary, closing_tokens: int = 0) -> bool:
+def fits_one_canvas(request: InfillRequest, profile: CanvasProfile, vocabulary: Vocabulary, closing_tokens: int = 0) -> bool:
     """Return whether one canvas has room for the text between the holes and a smallest gap for each hole."""
     n_holes = len(request.holes)
     gaps = profile.block_gaps if request.extent == "block" else profile.line_gaps
@@ -100,12 +100,12 @@ def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabu
 class Instruct:
     """The layout of `google/diffusiongemma-26B-A4B-it`: a user's turn and the start of the model's turn."""
 
-    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+    def __init__(self, profile: CanvasProfile, vocabulary: Vocabulary) -> None:
         self.profile, self.vocabulary = profile, vocabulary
         names = ("<bos>", "<eos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
         self.bos, self.eos, self.turn, self.end_turn, self.channel, self.end_channel = required_ids(vocabulary, names)
 
-    def lay_out(self, request: InfillRequest) -> Prompt:
+    def lay_out(self, request: InfillRequest) -> CanvasPrompt:
         encode, profile = self.vocabulary.encode, self.profile
         fence = question.fence_name(request)
         prefix, heal = _healed(self.vocabulary, request.prefix, request.holes[0], profile.prefix_tokens)
@@ -128,7 +128,7 @@ class Instruct:
             tail = [*tail, *encode(closed), self.end_turn, self.eos]
         between = tuple(tuple(encode(text)) for text in request.between)
         heal_bytes = self.vocabulary.bytes_of(heal)
-        return Prompt(tuple(ids), between, tuple(tail), heal_bytes, heal, closing=(self.end_turn, self.eos))
+        return CanvasPrompt(tuple(ids), between, tuple(tail), heal_bytes, heal, closing=(self.end_turn, self.eos))
 
 
 def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tuple[list[int], tuple[int, ...]]:

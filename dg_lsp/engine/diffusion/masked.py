@@ -77,7 +77,7 @@ class Unmasking:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class MaskedProfile:
     """The settings for one checkpoint, one per entry of its file. Lengths are in tokens.
 
     DreamOn was trained on texts of at most 1,024 tokens. Nothing is cached, so each pass reads all of them again.
@@ -93,10 +93,10 @@ class Profile:
     calibration: Calibration | None = None  # None: its confidence was never measured
 
 
-OPEN_DCODER = Profile(
+OPEN_DCODER = MaskedProfile(
     Unmasking("remasking", "<M>", temperature=0.6, top_p=0.95, steps=64), line_gaps=(4, 8, 16), block_gaps=(16, 32, 64)
 )
-DREAMON = Profile(
+DREAMON = MaskedProfile(
     Unmasking(
         "entropy", "<|mask|>", temperature=0.2, top_p=0.9, steps=256,
         start="<|beginoftext|>", expand="<|expand|>", delete="<|endoftext|>",
@@ -106,7 +106,7 @@ DREAMON = Profile(
 )  # fmt: skip
 
 
-def published(name: str, model_type: str, vocabulary: Vocabulary) -> Profile | None:
+def published(name: str, model_type: str, vocabulary: Vocabulary) -> MaskedProfile | None:
     """Return the profile of a published model that fills masks, or None for any other model.
 
     Open-dCoder's configuration is that of a Qwen2 model, and only its mask token tells it apart. Raises CheckpointError for a
@@ -261,10 +261,10 @@ class MaskedFiller(LocalFiller):
     Several holes are filled in sequence.
     """
 
-    loaded: Loaded[MaskedLlama, Profile]
+    loaded: Loaded[MaskedLlama, MaskedProfile]
     layout: Layout
 
-    def __init__(self, loaded: Loaded[MaskedLlama, Profile], *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, loaded: Loaded[MaskedLlama, MaskedProfile], *, clock: Callable[[], float] = time.perf_counter) -> None:
         inputs = Layout(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)
 
@@ -281,7 +281,7 @@ class MaskedFiller(LocalFiller):
 
 def answer(inputs: RequestInputs, timing: Timing) -> Answering:
     """Answer a request with one hole: the text of one gap for each requested candidate, at least one for each length."""
-    loaded: Loaded[MaskedLlama, Profile] = inputs.loaded
+    loaded: Loaded[MaskedLlama, MaskedProfile] = inputs.loaded
     settings, lengths, tokens, proposals, n_steps = (
         loaded.profile.unmasking,
         inputs.gap_lengths(),
@@ -363,16 +363,16 @@ class MaskedLlama(Llama):
             return self._pass(ids[None], torch.arange(len(ids), device=ids.device)[None], None, None)[0][0]
 
 
-def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[MaskedLlama, Profile]:
+def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[MaskedLlama, MaskedProfile]:
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     default = published(opened.name, opened.model_type, opened.vocabulary)
-    profile = checkpoint.load_profile(opened.profile_folder, Profile, default)
+    profile = checkpoint.load_profile(opened.profile_folder, MaskedProfile, default)
     use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
     return loading.load_llama(opened, MaskedLlama, profile, use, dtype, on_progress)
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class MaskedPrompt:
     """A request as tokens: those left and right of the gap, with the token before a text and the one after it.
 
     `heal` are the prefix's last bytes, removed from `left`; the gap starts with them, with any tokens. `delete` is the token
@@ -389,12 +389,12 @@ class Prompt:
 class Layout:
     """Lays out requests with one hole; raises ValueError if the vocabulary lacks a token of the profile."""
 
-    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+    def __init__(self, profile: MaskedProfile, vocabulary: Vocabulary) -> None:
         self.profile, self.vocabulary, own = profile, vocabulary, profile.unmasking
         names = (own.start, own.delete, own.mask, own.expand)
         self.before, self.after, *_ = (required_ids(vocabulary, (name,) if name else ()) for name in names)
 
-    def lay_out(self, request: InfillRequest) -> Prompt:
+    def lay_out(self, request: InfillRequest) -> MaskedPrompt:
         # These models learnt to fill whole lines after a line end, and their indentation is part of that.
         left = before_last_word(self.vocabulary, request, keeps_lines=True)
         suffix, is_end = suffix_ids(self.vocabulary, request.suffix, self.profile.suffix_tokens)
@@ -403,4 +403,4 @@ class Layout:
         right, delete = (*suffix, *(self.after if is_end else ())), next(iter(self.after), None)
         limit = self.profile.prefix_tokens
         prefix = truncated(self.vocabulary, self.vocabulary.encode(recent(left.text, limit)), limit)
-        return Prompt((*self.before, *prefix), right, left.heal, delete)
+        return MaskedPrompt((*self.before, *prefix), right, left.heal, delete)
