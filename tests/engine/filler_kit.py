@@ -44,10 +44,12 @@ def passes_of(
         gemma = Passes(model)
         gemma.buffers = None if way == "processor" else Buffers(gemma, lambda: None, recorder, usual)
         return gemma
-    if name == "encoder":
+    if name == "encoder":  # whose passes use no buffers
         sizes = gemma_sizes(values)
-        return CausalLlama(sizes, {llama_name(name): weights[name] for name in sizes.shapes()}, kind)
-    passes = CausalLlama(llama_sizes(values), dict(weights), kind)
+        weights = {llama_name(name): weights[name] for name in sizes.shapes()}
+    else:
+        sizes = llama_sizes(values)
+    passes = CausalLlama(sizes, dict(weights), kind)
     if way != "processor":
         passes.use_buffers(PLAIN, lambda: None, recorder)
     return passes
