@@ -64,6 +64,8 @@ def test_the_settings_of_the_code_client_are_the_servers() -> None:
     assert all(
         [each["order"] for each in group["properties"].values()] == list(range(len(group["properties"]))) for group in groups
     )
+    restricted = package["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
+    assert restricted == [name for name in properties if name.startswith("dgLsp.engine.")]
     own = {name for name in properties if name.startswith(("dgLsp.client.", "dgLsp.trace."))}
     assert {name.removeprefix("dgLsp.") for name in properties if name not in own} == set(configuration.KEYS)
     defaults = {name.removeprefix("dgLsp."): each["default"] for name, each in properties.items() if name not in own}

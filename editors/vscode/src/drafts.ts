@@ -54,7 +54,8 @@ export class Drafts implements vscode.Disposable {
   }
 }
 
-function linesOfEditor({ document, options }: vscode.TextEditor): LineSource {
+/** Return the lines of an editor as `layOut` needs them. */
+export function linesOfEditor({ document, options }: vscode.TextEditor): LineSource {
   return {
     lineCount: document.lineCount,
     lineAt: (line) => document.lineAt(line).text,

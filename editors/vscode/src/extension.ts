@@ -5,6 +5,7 @@ import { Doctor } from "./doctor";
 import { Drafts } from "./drafts";
 import { fillFile, fillHere, isLost, regenerate, showError } from "./fill";
 import { install, isCurrent } from "./install";
+import { NextEdits } from "./nextEdits";
 import { Preview } from "./preview";
 import { chooseModel } from "./models";
 import { serverCommands } from "./protocol";
@@ -28,11 +29,12 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   const doctor = new Doctor();
   const watcher = new Watcher();
   const preview = new Preview();
+  const nextEdits = new NextEdits(snooze);
   const environment = vscode.Uri.joinPath(context.globalStorageUri, "environment").fsPath;
   const bundle = { folder: vscode.Uri.joinPath(context.extensionUri, "server").fsPath, environment };
-  const server = new Server(bundle, output, status, drafts, watcher, preview, snooze);
+  const server = new Server(bundle, output, status, drafts, watcher, preview, snooze, nextEdits);
   running = server;
-  context.subscriptions.push(output, status, drafts, doctor, watcher, preview, snooze, server, watchWalkthrough());
+  context.subscriptions.push(output, status, drafts, doctor, watcher, preview, snooze, nextEdits, server, watchWalkthrough());
 
   const command = (name: string, run: () => unknown) => {
     context.subscriptions.push(vscode.commands.registerCommand(name, run));
@@ -55,6 +57,8 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   command("dgLsp.toggleLanguage", toggleLanguage);
   command("dgLsp.chooseModel", () => chooseModel(server.program, folder(), output));
   command("dgLsp.reveal", () => watcher.reveal());
+  command("dgLsp.goToNextEdit", () => nextEdits.next());
+  command("dgLsp.rejectNextEdit", () => nextEdits.reject());
   command("dgLsp.snooze", () => snooze.toggle());
   command("dgLsp.showLog", () => {
     output.show();

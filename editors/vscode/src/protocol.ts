@@ -1,5 +1,5 @@
 /** The server's own messages. Mirrors dg_lsp/server/methods.py; tests/test_mirror.py compares the two. */
-import { NotificationType, type Range, type VersionedTextDocumentIdentifier } from "vscode-languageclient";
+import { NotificationType, RequestType, type Command, type Position, type Range, type VersionedTextDocumentIdentifier } from "vscode-languageclient";
 
 /** The version of the messages that this client supports. */
 export const VERSION = 1;
@@ -20,6 +20,7 @@ export interface Status {
   offer: { model: string; size: string; gives: string; isNew: boolean } | null;
   /** Show an unprompted suggestion only when the user reveals it. */
   held: boolean;
+  /** When to ask for the next edit. */
   nextEdit: "off" | "pause" | "manual";
 }
 
@@ -41,6 +42,21 @@ export interface Draft {
 export interface Refresh {
   version: number;
   textDocument: { uri: string; version: number | null };
+}
+
+export interface NextEditParams {
+  textDocument: VersionedTextDocumentIdentifier;
+  position: Position;
+  /** 1: the user asked. 2: the client asks by itself. */
+  context: { triggerKind: 1 | 2 };
+}
+
+/** A change of whole lines that the user will probably make next, and what to run when it is accepted. */
+export interface NextEdit {
+  textDocument: VersionedTextDocumentIdentifier;
+  range: Range;
+  text: string;
+  command: Command;
 }
 
 export type What = "body" | "hole" | "all" | "regenerate" | "repair" | "docstring";
@@ -71,6 +87,8 @@ export interface FillAnswer {
 export const statusChanged = new NotificationType<Status>("dgLsp/status");
 export const draftChanged = new NotificationType<Draft>("dgLsp/draft");
 export const answerCame = new NotificationType<Refresh>("dgLsp/refresh");
+
+export const nextEditAsked = new RequestType<NextEditParams, { edits: NextEdit[] }, void>("textDocument/copilotInlineEdit");
 
 /** The server's commands, for `workspace/executeCommand`. */
 export const serverCommands = {

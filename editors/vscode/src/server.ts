@@ -15,6 +15,7 @@ import { sentence } from "./describe";
 import type { Drafts } from "./drafts";
 import type { Bundle } from "./install";
 import { absoluteEntries, locate, type Program } from "./locate";
+import type { NextEdits } from "./nextEdits";
 import type { Preview } from "./preview";
 import type { Snooze } from "./snooze";
 import { answerCame, serverCommands, statusChanged, type FillAnswer, type Status, type FillParams } from "./protocol";
@@ -78,6 +79,7 @@ export class Server implements vscode.Disposable {
     private readonly watcher: Watcher,
     private readonly preview: Preview,
     private readonly snooze: Snooze,
+    private readonly nextEdits: NextEdits,
   ) {}
 
   dispose(): void {
@@ -142,6 +144,7 @@ export class Server implements vscode.Disposable {
       complete("hasServer");
       this.status.setSituation({ kind: "running", status });
       void this.watcher.follow(status);
+      this.nextEdits.follow(client, status.nextEdit);
     });
     client.onNotification(answerCame, ({ textDocument: { uri, version } }) =>
       this.watcher.refresh(client.protocol2CodeConverter.asUri(uri).toString(), version),
@@ -153,6 +156,7 @@ export class Server implements vscode.Disposable {
       if (newState === ClientState.Starting) this.status.setSituation({ kind: "starting" });
       if (newState === ClientState.Stopped || newState === ClientState.StartFailed) {
         this.drafts.clear();
+        this.nextEdits.follow(undefined, "off");
         const message = client.isFrozen ? "The server stopped answering again and was ended; the log may show why." : "The server has ended; the log has the reason.";
         this.status.setSituation({ kind: "broken", message });
       }
@@ -189,6 +193,7 @@ export class Server implements vscode.Disposable {
     const { client } = this;
     this.client = undefined;
     this.drafts.clear();
+    this.nextEdits.follow(undefined, "off");
     if (!client) return;
     client.watchdog?.dispose();
     // A server that has not answered yet may never answer, and has nothing to save.
