@@ -145,11 +145,17 @@ def edit_request(path: str = "a.py", window: str = "size = 1\nprint(area)\n") ->
 
 @pytest.mark.parametrize(
     ("logs", "confidence"),
-    [([-0.1, -0.2], Ranked(0)), ([-0.1, -2.0], Ranked(0, doubted=True)), (None, Ranked(0, doubted=True))],
+    [
+        ({"token_logprobs": [-0.1, -0.2]}, Ranked(0)),
+        ({"token_logprobs": [-0.1, -2.0]}, Ranked(0, doubted=True)),
+        ({"content": [{"token": "s", "logprob": -0.1}, {"token": "i", "logprob": -0.2}]}, Ranked(0)),
+        ({"content": ["s"]}, Ranked(0, doubted=True)),
+        (None, Ranked(0, doubted=True)),
+    ],
 )
-def test_the_next_edit_is_a_completion_of_its_form(logs: list[float] | None, confidence: Ranked) -> None:
+def test_the_next_edit_is_a_completion_of_its_form(logs: dict[str, Any] | None, confidence: Ranked) -> None:
     choice = {"text": f"size = 1\nprint({edits.CURSOR}size)\n", "finish_reason": "stop"}
-    answer = {"choices": [{**choice, "logprobs": {"token_logprobs": logs}} if logs else choice]}
+    answer = {"choices": [{**choice, "logprobs": logs} if logs else choice]}
     with Served("openai", answer, settings=Settings(local_only=("secret/",))) as served:
         (candidate,) = finish(served.filler.start(edit_request())).candidates()
         assert (candidate.texts, candidate.confidence) == (("size = 1\nprint(size)\n",), confidence)

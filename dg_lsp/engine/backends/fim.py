@@ -201,7 +201,10 @@ def _chances(choice: Fields) -> tuple[float, ...]:
     """Return each token's probability; () unless the server sends all of them. They are optional."""
     if not isinstance(choice.values.get("logprobs"), dict):
         return ()
-    logs = choice.inner("logprobs").values.get("token_logprobs")
+    stated = choice.inner("logprobs").values
+    logs, content = stated.get("token_logprobs"), stated.get("content")
+    if logs is None and isinstance(content, list):  # llama.cpp has the shape of chat answers here
+        logs = [each.get("logprob") if isinstance(each, dict) else None for each in content]
     if not isinstance(logs, list) or not all(isinstance(value, (int, float)) for value in logs):
         return ()
     return tuple(map(to_probability, logs))
