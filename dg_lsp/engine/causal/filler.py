@@ -57,7 +57,7 @@ class CausalFiller(LocalFiller):
         super().__init__(loaded, layout.LAYOUTS[profile.layout](profile, vocabulary), LONGEST_DRAFT, clock, cache_dtype)
         if loaded.passes.buffers is not None:
             # Behind the longest prefix, and so behind shorter ones. Twice the room: a tree's first pass may read as many tokens
-            # as a room has, and has places for more behind them. In the layout "fim", a second tree reads on after the left
+            # as a room has, and has slots for more behind them. In the layout "fim", a second tree reads on after the left
             # side alone.
             n_slots = MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
             loaded.passes.buffers.record(n_slots, 2 if profile.layout == "fim" else 1)

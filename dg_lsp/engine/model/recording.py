@@ -179,7 +179,7 @@ MAX_BUFFERS = 6  # a request has at most three trees, and their prefixes two or 
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class TreeInputs:
     """What a pass reads besides the weights, on the device, for N tokens.
 
     `positions` [N] turn their heads, `slots` [N] are where their keys and values go, and `visible` [N, L] what they see.
@@ -215,7 +215,7 @@ class TreePasses(Protocol):
     def pairs(self, room: Any) -> KV:
         """Return the keys and values in a room."""
 
-    def read(self, inputs: Inputs, room: Any) -> Tensor:
+    def read(self, inputs: TreeInputs, room: Any) -> Tensor:
         """Return the last hidden states [N, H] of new tokens, whose keys and values go to their slots."""
 
 
@@ -232,7 +232,7 @@ class _Graph:
         first, visible = self._given[: _FIRST * _width(n_rows)], self._given[_FIRST * _width(n_rows) :]
         numbers = first.view(torch.long).view(3, -1)[:, :n_rows]
         ids, positions, slots = numbers.unbind()
-        inputs = Inputs(ids, positions, slots, visible.view(torch.bool).view(n_rows, -1))
+        inputs = TreeInputs(ids, positions, slots, visible.view(torch.bool).view(n_rows, -1))
 
         def work() -> None:  # without `self`, or a dropped buffer keeps its memory until garbage is collected
             hidden.copy_(passes.read(inputs, room))

@@ -135,7 +135,7 @@ class Connection:
                     service.queue.expect(ask.request)
                     answer(Done("finished"))
                 case "infill":
-                    self._jobs[message.number] = service.submit(decode_ask(fields), answer)
+                    self._jobs[message.number] = service.submit(ask, answer)
                 case "cancel":
                     if job := self._jobs.get(message.number):
                         service.queue.cancel(job)

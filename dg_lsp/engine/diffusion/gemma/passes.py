@@ -22,7 +22,7 @@ from dg_lsp.engine.diffusion.gemma import fused, quantised
 from dg_lsp.engine.model import fit, memory, prefix_cache
 from dg_lsp.engine.model.matmul import attention_over, widened, with_past
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import ROWS, Buffers, Inputs
+from dg_lsp.engine.model.recording import ROWS, Buffers, TreeInputs
 
 
 class Room(NamedTuple):
@@ -149,7 +149,7 @@ class Passes:
     def pairs(self, room: Room) -> KV:
         return room.kv
 
-    def read(self, inputs: Inputs, room: Room) -> Tensor:
+    def read(self, inputs: TreeInputs, room: Room) -> Tensor:
         assert inputs.visible is not None
         room.positions.index_copy_(0, inputs.slots, inputs.positions)
         return self.extend(inputs.ids, inputs.positions, room.kv, inputs.visible, room.positions, inputs.slots)

@@ -25,7 +25,7 @@ from dg_lsp.core.place import last_line
 from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.matmul import NarrowMatrix, Quantised, Weight, WideMatrix, additive, attention_over, quantised
 from dg_lsp.engine.model.prefix_cache import KV, put
-from dg_lsp.engine.model.recording import ROWS, Inputs
+from dg_lsp.engine.model.recording import ROWS, TreeInputs
 from dg_lsp.engine.model.weights.llama import Layer, Linear, embedded, rotations
 
 log = logging.getLogger("dg_lsp.engine")
@@ -304,7 +304,7 @@ class GpuPasses:
             self._table = rotations(self.sizes, max(LEAST_POSITIONS, 2 * n_positions)).to(self.device)
         return self._table
 
-    def read(self, inputs: Inputs, room: Room) -> Tensor:
+    def read(self, inputs: TreeInputs, room: Room) -> Tensor:
         """Write the tokens' keys and values to their slots in a room; return their last hidden states [N, H] in 32 bits."""
         operations, shape, eps, dtype, (kv, table) = self.operations, self._shape, self.sizes.eps, self.dtype, room
         hidden = embedded(self._embedding, inputs.ids)
@@ -351,7 +351,7 @@ class GpuPasses:
         if past:
             put(past, as_pairs(kv))
             visible = torch.arange(n_past + n_new, device=self.device)[None] <= slots[:, None]
-        hidden = self.read(Inputs(ids[0], slots, slots, visible), Room(kv, self.table(n_past + n_new)))
+        hidden = self.read(TreeInputs(ids[0], slots, slots, visible), Room(kv, self.table(n_past + n_new)))
         return hidden[None], as_pairs(kv)
 
 
