@@ -167,7 +167,7 @@ def _environment(command: str, copy: Copy, path: Path, report: Path, tests: Coll
 
 def _keys(command: str) -> dict[str, str]:
     """Return the variables with keys that the command names: its tests may run the model's code, so they get no others."""
-    return {name: value for name, value in programs.keys().items() if name in command}
+    return {name: value for name, value in programs.keys().items() if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", command)}
 
 
 def _limited(command: str, limits: CheckLimits) -> str:

@@ -87,18 +87,22 @@ def directory() -> Iterator[Path]:
     temporary = Path(tempfile.gettempdir()).resolve()
     for folder in temporary.glob(f"{files.COPIES}*"):
         with contextlib.suppress(OSError):
-            if folder.lstat().st_uid != os.getuid():
+            info = folder.lstat()
+            if info.st_uid != os.getuid() or not stat.S_ISDIR(info.st_mode):
                 continue
             handle = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
             try:
                 _lock(handle)
-                _remove(folder)
+                # A project may have a folder of this name, but can't know which inode it gets.
+                if os.read(handle, 100) == _identity(folder):
+                    _remove(folder)
             finally:
                 os.close(handle)
     temporary = Path(tempfile.mkdtemp(prefix=files.NEW_COPIES, dir=temporary))
     handle = os.open(temporary / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _lock(handle)
+        os.write(handle, _identity(temporary))
         # Renamed after it is locked, so that another run never treats it as left over.
         folder = temporary.with_name(files.COPIES + temporary.name.removeprefix(files.NEW_COPIES))
         temporary = temporary.rename(folder)
@@ -224,6 +228,11 @@ def _copy_one(path: Path, place: Path, made: Copy, command: str) -> int:
 def _stamp(place: Path) -> tuple[int, int]:
     info = place.lstat()
     return info.st_mtime_ns, info.st_size
+
+
+def _identity(folder: Path) -> bytes:
+    info = folder.stat()
+    return b"%d:%d" % (info.st_dev, info.st_ino)
 
 
 def _lock(handle: int) -> None:

@@ -24,10 +24,11 @@ _OF_REPOSITORY = frozenset(
     )
 )
 # How a word ends, in the singular, in the name of a variable that holds a key or a password: `OPENAI_API_KEY`, `PGPASSWORD`.
-_SECRET = ("COOKIE", "CREDENTIAL", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN")
-_SECRET_WORDS = frozenset({"AUTH", "JWT", "PASS", "PAT", "PWD", "SK"})
+_SECRET = ("AUTHORIZATION", "COOKIE", "CREDENTIAL", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN")
+_SECRET_WORDS = frozenset({"AUTH", "BEARER", "JWT", "PASS", "PAT", "PWD", "SK", "SSHPASS"})
 _NO_SECRETS = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
-DOWNLOADS = ("HF_", "HUGGING_FACE_", "PIP_", "UV_")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+DOWNLOADS = ("HF_", "HUGGING_FACE_", "PIP_", "UV_", *_PROXIES)
 """How the names of variables begin that pip, uv and huggingface_hub read, also for their keys."""
 _OWN = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))  # noqa: PTH118, PTH120 -- pathlib isn't loaded yet
 
@@ -52,13 +53,13 @@ def own_variables() -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in _OF_REPOSITORY
         and (not name.startswith(theirs) or name.endswith(("_NAME", "_EMAIL", "_GLOBAL")))
-        and not _is_secret(name)
+        and not _is_secret(name, value)
     }
 
 
 def keys(*starts: str) -> dict[str, str]:
     """Return the variables that hold keys or passwords, by their names; with `starts`, those whose names begin so."""
-    return {name: value for name, value in os.environ.items() if _is_secret(name) and name.startswith(starts or "")}
+    return {name: value for name, value in os.environ.items() if _is_secret(name, value) and name.startswith(starts or "")}
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -93,11 +94,16 @@ def find(name: str) -> str:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
 
-def _is_secret(name: str) -> bool:
-    words = name.upper().split("_")
+def _is_secret(name: str, value: str) -> bool:
+    words = [word.rstrip("0123456789") for word in name.upper().split("_")]
     is_named = any(word.removesuffix("S").endswith(_SECRET) or word in _SECRET_WORDS for word in words)
     # The values of git's settings may be headers with keys.
-    return (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_")
+    return (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_") or _has_password(value)
+
+
+def _has_password(url: str) -> bool:
+    user, at, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
+    return bool(at) and ":" in user
 
 
 def _module_folders() -> list[str]:

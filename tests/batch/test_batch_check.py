@@ -149,6 +149,17 @@ def test_a_copy_has_no_link_out_but_that_to_an_environment_s_python(project: Pat
         assert not list(copy.root.rglob(".git"))
 
 
+def test_what_a_project_has_is_not_taken_for_copies_left_over(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(project))
+    for folder in (project / "dg-lsp-check-1", project.parent / "outside"):
+        folder.mkdir(mode=0o700)
+        (folder / "lock").touch()
+    (project / "dg-lsp-check-2").symlink_to("../outside")
+    with scratch.directory():
+        assert (project / "dg-lsp-check-1" / "lock").exists()
+        assert (project / "dg-lsp-check-2" / "lock").exists()
+
+
 def test_a_project_that_is_too_large_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "MAX_BYTES", 10)
     with scratch.directory() as folder, pytest.raises(scratch.ScratchError, match="to copy for --check"):

@@ -139,13 +139,21 @@ SECRETS = [
     "GOOGLE_CREDENTIALS",
     "SIGNING_PASSPHRASE",
     "GIT_CONFIG_VALUE_0",
+    "TOKEN1",
+    "MASTERKEY2",
+    "SSHPASS",
+    "BEARER",
+    "AUTHORIZATION",
 ]
+URLS = ["DATABASE_URL", "HTTPS_PROXY", "PIP_INDEX_URL", "DG_LSP_MODEL"]
 
 
 @pytest.fixture
 def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SECRETS:
         monkeypatch.setenv(name, "s3cr3t")
+    for name in URLS:
+        monkeypatch.setenv(name, "vllm:http://user:s3cr3t@localhost/v1")
 
 
 @pytest.fixture
@@ -163,11 +171,14 @@ class TestNoChildButTheEngineSeesAKey:
     def test_a_check(self, stubbed: Path, dumped: list[str]) -> None:
         result = run("a.py", "--check", shlex.join(dumped), "--all")
         assert (
-            f"the check does not get {', '.join(sorted(SECRETS))}: name a variable in its command to pass it" in result.stderr
+            f"the check does not get {', '.join(sorted(SECRETS + URLS))}: name a variable in its command to pass it"
+            in result.stderr
         )
 
     def test_a_check_gets_what_its_command_names(self, stubbed: Path) -> None:
         assert run("a.py", "--check", 'test "$GH_PAT" = s3cr3t', "--all").exit_code == 0
+        # A part of a name does not name it.
+        assert run("a.py", "--check", 'test "$(env | grep -c ^GH_P)" = 0 # GH_PATH', "--all").exit_code == 0
 
     @pytest.mark.parametrize("name", ["pre-commit", "post-commit", "filter"])
     def test_git(self, stubbed: Path, dumped: list[str], name: str) -> None:
