@@ -103,13 +103,14 @@ OWN, OTHERS = ("user", "environment"), ("workspace", "greeting", "editor", "edit
 
 @pytest.mark.parametrize("source", OTHERS)
 @pytest.mark.parametrize("what", [*MODELS, *UNREADABLE])
-def test_no_source_but_the_users_own_chooses_a_model(clone: Clone, source: str, what: str) -> None:
+@pytest.mark.parametrize("key", ["engine.model", "engine.edit_model"])
+def test_no_source_but_the_users_own_chooses_a_model(clone: Clone, source: str, what: str, key: str) -> None:
     model = UNREADABLE.get(what) or MODELS[what][0]
-    settings, problems = clone.settings(source, "engine.model", model)
+    settings, problems = clone.settings(source, key, model)
     assert settings == Settings()
     [problem] = problems
     assert "pass-word" not in problem
-    assert "engine.model in " in problem
+    assert config.squeezed(f"{key} in ") in config.squeezed(problem)
 
 
 @pytest.mark.parametrize("source", OWN)
@@ -231,12 +232,13 @@ def values(setting: Setting) -> st.SearchStrategy[Any]:
     if "minimum" in stated:
         whole = "integer" in stated["type"]
         return (st.integers if whole else st.floats)(stated["minimum"], stated["maximum"])
-    if setting.field == "model":
+    if setting.about.is_model:
         return st.sampled_from(["embedded", "own/one", "own/two"])
     return st.lists(st.sampled_from(["a", "b"]), max_size=2) if setting.about.items else st.sampled_from(["cpu", "auto"])
 
 
-FREE = [setting for setting in SETTINGS if not setting.about.is_users_own and setting.field != "local_only"]
+# Another setting decides whether `next_edit` counts, and `local_only` adds up.
+FREE = [each for each in SETTINGS if not each.about.is_users_own and each.field not in ("local_only", "next_edit")]
 
 
 @given(st.data())
@@ -246,7 +248,7 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
     (place / "root").mkdir(parents=True, exist_ok=True)
     stated: dict[str, dict[str, object]] = {}
     for source in ("user", "workspace", "environment", "greeting", "editor"):
-        possible = list(OF_EDITORS) if source in ("greeting", "editor") else FREE
+        possible = [each for each in FREE if each in OF_EDITORS] if source in ("greeting", "editor") else FREE
         possible = [setting for setting in possible if setting.variable or source != "environment"]
         chosen_settings = data.draw(st.lists(st.sampled_from(possible), max_size=3, unique=True))
         stated[source] = {setting.key: data.draw(values(setting)) for setting in chosen_settings}
