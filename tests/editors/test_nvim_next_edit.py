@@ -222,3 +222,13 @@ def test_with_the_trigger_off_nothing_runs(environment: Mapping[str, str], tmp_p
         nvim.lua("require('dg_lsp').next_edit()")
         assert "next edits are off" in nvim.notes()[-1]
         assert nvim.lua("return vim.g.n_answers") == 0
+
+
+def test_a_line_above_the_first_one_is_on_the_screen(nvim: Neovim) -> None:
+    nvim.lua(PREPARE)
+    script = says(edit=["a = 1\n", "import b\na = 1\n"])
+    nvim.edit("top.py", "a = 1\nc = 2\n" + "\n" * 9 + script)
+    assert change(nvim, "2Gcwd<Esc>") == [(-TOP, "above", "import b")]
+    assert nvim.lua("return vim.fn.winsaveview().topfill") == 1
+    nvim.type("<Tab><Tab>")
+    until(lambda: nvim.text().startswith("import b\na = 1\nd = 2\n"), "the import", tell=nvim.picture)

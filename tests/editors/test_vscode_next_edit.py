@@ -163,3 +163,23 @@ def test_what_makes_an_edit_stale_takes_it_away(
         # It is asked for again, in the new text.
         until_drawn(code, "area", "size")
     assert after is None or code.text() == after
+
+
+def test_the_setting_decides_who_asks(code: Workbench) -> None:
+    def choose(trigger: str) -> None:
+        code.set("nextEdit.trigger", trigger)
+        until(lambda: code.told().get("nextEdit") == trigger, "the setting", tell=code.picture)
+
+    rename(code, "off.py")
+    choose("off")
+    until_drawn(code, "", "")
+    choose("manual")
+    code.open("manual.py", TEXT)
+    code.put(TOP, 8)
+    code.press(*["Backspace"] * 4)
+    code.type("size")
+    until(lambda: code.text() == RENAMED, "the change", tell=code.picture)
+    assert drawn(code) == ("", "")
+    code.press("Control+Alt+n")
+    until_drawn(code, "area", "size")
+    choose("pause")

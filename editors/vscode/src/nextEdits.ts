@@ -23,7 +23,8 @@ interface Shown extends NextEdit {
 
 export class NextEdits implements vscode.Disposable {
   private readonly newText = vscode.window.createTextEditorDecorationType({
-    after: { color: new vscode.ThemeColor("editor.foreground"), backgroundColor: new vscode.ThemeColor("diffEditor.insertedTextBackground") },
+    // Without a background, which would cover the spaces before the text.
+    after: { color: new vscode.ThemeColor("gitDecoration.addedResourceForeground") },
     rangeBehavior: vscode.DecorationRangeBehavior.ClosedClosed,
   });
   private readonly oldText = vscode.window.createTextEditorDecorationType({
