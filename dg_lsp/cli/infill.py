@@ -133,8 +133,7 @@ def _ending_in_order() -> Iterator[None]:
         if task is not None and len(caught) == 1:
             task.cancel()
 
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
     with contextlib.ExitStack() as stack:
         # Only the main thread can have signal handlers.
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):

@@ -76,7 +76,7 @@ app = command_group(
 
 INSTALL_COMPLETION = "--install-completion"
 SHOW_COMPLETION = "to add the script by hand, print it with: dg-lsp --show-completion"
-FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main() -> None:

@@ -247,8 +247,7 @@ async def _port(service: Service, token: str, ports: list[socket.socket], stop: 
         access_log=False,
         server_header=False,
         date_header=False,
-        # If we closed a connection while a client reuses it, the client would report a crash.
-        timeout_keep_alive=24 * 3600,
+        timeout_keep_alive=24 * 3600,  # `PortConnection` closes those that send nothing, and earlier
         timeout_graceful_shutdown=3,
     )
     server = Server(config)
@@ -410,7 +409,7 @@ class Rolling(logging.handlers.RotatingFileHandler):
                 os.dup2(self.stream.fileno(), number)
 
     def _open(self) -> io.TextIOWrapper:
-        handle = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        handle = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         return open(handle, "a", encoding=self.encoding, errors=self.errors)  # noqa: PTH123 -- it opens a descriptor, not a path
 
 
