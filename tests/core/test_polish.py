@@ -76,8 +76,8 @@ WITH_CHARACTER = {
     "bash": ("x=⟦⟧\n", "$a%s$b", '"a%sb"', "1 # a%sb"),
     "lua": ("x = ⟦⟧\n", "a%s + b", '"a%sb"', "1 -- a%sb"),
 }
-NOWHERE = "\u200b\u2060\u202e\u2066\ufeff\u2028\u2029\xad\U000e0041"
-NOT_IN_CODE = "\xa0\u3000\u200d“’”‘\u2212–—…，；（«"
+NOWHERE = "\u061c\u200e\u200f\u200b\u2060\u202e\u2066\ufeff\u2028\u2029\xad\U000e0041"
+NOT_IN_CODE = "\xa0\u3000\u200d“’”‘\u2212–—…，；（«×÷＋≤→✓\u2800\u3164\u115f\ufe0f\u17b4\U000e0100"
 
 
 @pytest.mark.parametrize("language", WITH_CHARACTER)

@@ -23,8 +23,10 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span, joined
 
 # In the grammars' names of nodes.
-_WORDS = re.compile("string|comment|text|pattern|heredoc|char|rune|content|format")
+_WORDS = re.compile("string|comment|text|pattern|heredoc|char|rune|content|format|escape")
 _MOST_OCCURRENCES = 50
+# Letters and marks that nobody sees (Unicode's Default_Ignorable_Code_Point).
+_UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list|accessor_list|switch|select_|interface_type")
 
 
@@ -61,17 +63,18 @@ Check = Callable[[Whole], bool]
 def is_typed(whole: Whole) -> bool:
     """Return whether the edits write no character in code that no keyboard for code has, unless the file has it in code too.
 
-    These are spaces, invisible characters, quotes, dashes and other punctuation beyond ASCII, and the minus sign. Some grammars
-    take them for names, no compiler does.
+    Beyond ASCII, code has only letters that are seen, their marks, digits and connectors. Some grammars take other characters
+    for names, no compiler does.
     """
     for span, _ in whole.answers():
         text = whole.after.text[span.start : span.end]
         places = [span.start + at for at, char in enumerate(text) if not char.isascii() and _is_no_code(char)]
         if not places:
             continue
-        # In broken code, the tree may take a string for code. The text before it may tell.
-        start = max(span.start - _FUNCTION_CHARS, 0)
-        code = languages.mask(whole.after.text[start : span.end], whole.document.language)
+        start, code = max(span.start - _FUNCTION_CHARS, 0), whole.after.text
+        code = code[start : span.end]
+        if whole.after.errors:  # the tree may take a string for code, and the text before it may tell
+            code = languages.mask(code, whole.document.language)
         new = {code[at - start] for at in places if code[at - start] != "\0" and not _is_words(whole.after, at)}
         if not all(any(not _is_words(whole.before, at) for at in _occurrences(whole.document.text, char)) for char in new):
             return False
@@ -81,7 +84,7 @@ def is_typed(whole: Whole) -> bool:
 def _is_no_code(char: str) -> bool:
     kind = unicodedata.category(char)
     # Names may have connectors, and the middle dot, which is Catalan.
-    return char == "\N{MINUS SIGN}" or (kind[0] in "CPZ" and kind != "Pc" and char != "\N{MIDDLE DOT}")
+    return bool(_UNSEEN.match(char)) or (kind[0] in "CPSZ" and kind != "Pc" and char != "\N{MIDDLE DOT}")
 
 
 def _is_words(tree: Syntax, at: int) -> bool:

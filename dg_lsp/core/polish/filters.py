@@ -437,7 +437,7 @@ _QUOTES = "\"'`"
 _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
 # Source files have no control characters but tab, newline and form feed. U+FFFD replaces bytes that are not valid UTF-8.
 _UNREADABLE = re.compile(
-    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u180e\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffd\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffd\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
 
