@@ -186,7 +186,7 @@ def serve(work: Callable[[], None]) -> None:
     # The front ends' processes don't log this. In the engine's process it would be formatted for the engine's log.
     logging.getLogger("pygls").setLevel(logging.WARNING)
     threading.Thread(target=working, daemon=True).start()
-    daemon.run(daemon.Options(options.engine_id, options.settings))
+    daemon.run(daemon.RunOptions(options.engine_id, options.settings))
     if errors:
         raise errors[0]
 

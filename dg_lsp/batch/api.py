@@ -30,7 +30,7 @@ from dg_lsp.batch.report import ReportRow
 from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.client import engine as engines
-from dg_lsp.client.life import State
+from dg_lsp.client.life import LifeState
 from dg_lsp.client.port import Engine, EngineError, Guarded
 from dg_lsp.core import holes
 from dg_lsp.core.values import Hole
@@ -162,7 +162,7 @@ def resident(
     if not model_names.is_remote(model) and util.find_spec("torch") is None:
         raise PlanError(f"the model {model} needs torch, which is not installed; install it with: {install_command('engine')}")
 
-    def on_state(state: State) -> None:
+    def on_state(state: LifeState) -> None:
         if state.name in ("starting", "loading"):
             on_progress("starting the engine" if state.name == "starting" else state.message)
 

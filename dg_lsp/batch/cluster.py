@@ -48,7 +48,7 @@ def load_engine(model: str) -> Any:
     return backends.load_filler(model, threads=1)
 
 
-class Worker:
+class RayWorker:
     """The object in each Ray worker: a loaded model, called with a batch of rows."""
 
     def __init__(self, model: str, load: Load) -> None:
@@ -191,7 +191,7 @@ class ClusterEngine:
         size = int(min(self.shares["size"], len(rows)))
         per_batch = max(1, min(BATCH_REQUESTS, len(rows) // size))
         pipeline = ray.data.from_items(list(rows), override_num_blocks=-(-len(rows) // per_batch)).map_batches(
-            Worker,
+            RayWorker,
             fn_constructor_args=(self.model, self.load),
             compute=ray.data.ActorPoolStrategy(size=size),
             batch_size=per_batch,

@@ -108,7 +108,7 @@ def run(
     from dg_lsp.engine.serve import daemon  # imported here, because the other commands need no server
     from dg_lsp.engine.serve.queue import Limits
 
-    options = daemon.Options(
+    options = daemon.RunOptions(
         engine_id=engine_id,
         settings=settings,
         limits=Limits(running, queued),
@@ -399,7 +399,7 @@ async def _ready(options: ConnectOptions) -> None:
     """Connect to the engine as an editor does, and show how its model is loaded. Fail if the client gives up."""
     with progress.shares() as show:
 
-        def on_state(state: life.State) -> None:
+        def on_state(state: life.LifeState) -> None:
             if state.name == "loading":
                 show(state.message, state.fraction)
 

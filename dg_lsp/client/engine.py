@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from dg_lsp.client import link as links
-from dg_lsp.client.life import Life, State
+from dg_lsp.client.life import Life, LifeState
 from dg_lsp.client.link import Link, OnDone, OnDraft
 from dg_lsp.client.port import Engine, EngineBusyError, EngineError, LinkLostError, SilentError, shown
 from dg_lsp.core.values import Candidate, InfillRequest
@@ -150,7 +150,7 @@ async def _until(check: Callable[[], bool], patience_s: float) -> None:
 
 # --- The client
 
-OnState = Callable[[State], None]
+OnState = Callable[[LifeState], None]
 OnMessage = Callable[[str], None]
 
 BUSY_PATIENCE_S = 60.0
@@ -216,7 +216,7 @@ class EngineClient:
         self._giving_back: asyncio.TimerHandle | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> LifeState:
         """The engine's state as far as this client knows."""
         return self._life.state
 
@@ -464,9 +464,9 @@ class EngineClient:
                     f"the running engine is from dg-lsp {link.state.version}, this is dg-lsp {self._own_version}; "
                     "it ends and is replaced when no client uses it"
                 )
-            self._live(self._life.reported(State("ready")))
+            self._live(self._life.reported(LifeState("ready")))
         elif status.state == "loading" or self.state.name == "starting":
-            self._live(self._life.reported(State("loading", status.message, status.fraction)))
+            self._live(self._life.reported(LifeState("loading", status.message, status.fraction)))
 
     def _end_silent(self, state: discovery.State) -> None:
         """Kill an engine that missed its pings, so that a new one can start."""

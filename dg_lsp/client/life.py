@@ -21,7 +21,7 @@ StateName = Literal["off", "starting", "loading", "ready", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LifeState:
     """The engine's state as a front end shows it.
 
     It is `off` until something needs it, and `ready` also if it ended because nothing used it: the next request starts it.
@@ -50,7 +50,7 @@ class Life:
     and closes its connection when `epoch` grows. `is_linked`: an engine has reported its state since then.
     """
 
-    state: State = State()
+    state: LifeState = LifeState()
     model: str = ""
     epoch: int = 0
     is_linked: bool = False
@@ -62,7 +62,7 @@ class Life:
             return self
         return self._start(now)
 
-    def reported(self, state: State) -> Life:
+    def reported(self, state: LifeState) -> Life:
         """The engine loads its model or is ready, as it says."""
         if not self._is_up or (state.name == "ready" and self.state.name == "failed"):
             return self  # the next answer ends a failure
@@ -73,9 +73,9 @@ class Life:
         if not self.is_linked or self.state.name == "loading":
             return self
         if problem:
-            return replace(self, state=State("failed", problem, until=now + FAILED_PAUSE_S))
+            return replace(self, state=LifeState("failed", problem, until=now + FAILED_PAUSE_S))
         # This is no crash loop, so only the last crash still counts.
-        return replace(self, state=State("ready"), crashes=self.crashes[-1:])
+        return replace(self, state=LifeState("ready"), crashes=self.crashes[-1:])
 
     def ended(self, now: float, *, is_crash: bool = True) -> Life:
         """The engine's process has ended, without announcing it if `is_crash`; a process that missed its pings was killed.
@@ -86,14 +86,14 @@ class Life:
         if not self._is_up:
             return self
         if not is_crash and self.state.name in ("ready", "failed"):
-            return self._dropped(State("ready"))
+            return self._dropped(LifeState("ready"))
         return replace(self._dropped(self.state), crashes=(*self._recent(now), now)[-MOST_CRASHES:])._start(now)
 
     def refused(self, now: float, why: str) -> Life:
         """No engine can be reached or started, or its model can't be loaded, or it does not respond and can't be killed."""
         if not self._is_up and self.state.name != "off":
             return self
-        return self._dropped(State("failed", why, until=now + FAILED_PAUSE_S))
+        return self._dropped(LifeState("failed", why, until=now + FAILED_PAUSE_S))
 
     def stopped(self) -> Life:
         """The client disconnects from the engine."""
@@ -115,12 +115,12 @@ class Life:
     def _recent(self, now: float) -> tuple[float, ...]:
         return tuple(at for at in self.crashes if now - at < CRASH_WINDOW_S)
 
-    def _dropped(self, state: State) -> Life:
+    def _dropped(self, state: LifeState) -> Life:
         return replace(self, state=state, epoch=self.epoch + 1, is_linked=False)
 
     def _start(self, now: float) -> Life:
         if not (closed_for_s := self.closed_for_s(now)):
-            return replace(self, state=State("starting", f"starting the engine with model {self.model}"))
+            return replace(self, state=LifeState("starting", f"starting the engine with model {self.model}"))
         minutes = max(1, round(closed_for_s / 60))
         why = f"the engine crashed {MOST_CRASHES} times; the next request after {minutes} min starts it again"
-        return replace(self, state=State("failed", why, until=now + closed_for_s))
+        return replace(self, state=LifeState("failed", why, until=now + closed_for_s))

@@ -25,7 +25,7 @@ from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
 from dg_lsp.client.engine import ConnectOptions, Connector, EngineClient, connect_options, join
-from dg_lsp.client.life import State
+from dg_lsp.client.life import LifeState
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Document
 from dg_lsp.core.wording import size
@@ -362,7 +362,7 @@ class DgLanguageServer(LanguageServer):
         if new:
             self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, " ".join(new)))
 
-    def _engine_changed(self, state: State) -> None:
+    def _engine_changed(self, state: LifeState) -> None:
         self.reporter.update(state=state.name, message=state.message, fraction=round(state.fraction, 3))
         # An engine of another version is no failure of its own.
         if state.name == "failed" and not self.explain():

@@ -29,7 +29,7 @@ class Here:
     """Fills like a worker, but in this process."""
 
     def __init__(self, folder: Path) -> None:
-        self.worker = cluster.Worker(str(folder), load)
+        self.worker = cluster.RayWorker(str(folder), load)
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         candidates, problem = self.worker._answer(request)

@@ -20,7 +20,7 @@ import pytest
 
 from dg_lsp.client import link as links
 from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
-from dg_lsp.client.life import State
+from dg_lsp.client.life import LifeState
 from dg_lsp.client.port import Engine, EngineBusyError, EngineError
 from dg_lsp.core import confidence
 from dg_lsp.wire import discovery
@@ -41,7 +41,7 @@ def options(model: str = "toy", *, interactive: bool = True, autostart: bool = T
 
 @contextlib.asynccontextmanager
 async def unconnected(
-    options: ConnectOptions, on_state: Callable[[State], None] = lambda _state: None
+    options: ConnectOptions, on_state: Callable[[LifeState], None] = lambda _state: None
 ) -> AsyncIterator[EngineClient]:
     """Yield a client that its first request connects."""
     engine = EngineClient(options, on_state, lambda _sentence: None)
@@ -93,13 +93,13 @@ async def test_the_engine_needs_neither_certificates_nor_proxies(engines: Path, 
 
 @pytest.mark.smoke
 async def test_an_engine_is_started_watched_while_it_loads_and_left_running(engines: Path) -> None:
-    states: list[State] = []
+    states: list[LifeState] = []
     own = replace(options(), settings=EngineSettings(exit_after_s=60, rows=5))
     async with connect(own, on_state=states.append) as engine:
         assert await text(engine, text="return 1") == "return 1"
         assert [await info(engine, name) for name in ("state", "leases", "rows")] == ["ready", 1, 5]
-        assert engine.state == State("ready")
-        assert states[0] == State("starting", "starting the engine with model toy")
+        assert engine.state == LifeState("ready")
+        assert states[0] == LifeState("starting", "starting the engine with model toy")
         assert states[-1] == engine.state
     async with connect(options(autostart=False)) as again:
         assert await text(again, text="x") == "x"

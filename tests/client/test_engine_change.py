@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
-from dg_lsp.client.life import State
+from dg_lsp.client.life import LifeState
 from dg_lsp.client.link import Link, OnDraft
 from dg_lsp.client.port import EngineError, LinkLostError
 from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Span
@@ -44,7 +44,7 @@ class NamedEngine(ReadyEngine):
         return (Candidate((self.model,), Calibrated(0.5)),)
 
 
-def client(make: Callable[[str], ReadyEngine] = NamedEngine, states: list[State] | None = None) -> EngineClient:
+def client(make: Callable[[str], ReadyEngine] = NamedEngine, states: list[LifeState] | None = None) -> EngineClient:
     return EngineClient(None, (states if states is not None else []).append, lambda _: None, connector=connecting(make))
 
 
@@ -100,7 +100,7 @@ async def test_a_request_to_a_replaced_engine_does_not_change_the_state() -> Non
             raise EngineError("the engine was given back before it answered")
 
     was_asked = asyncio.Event()
-    states: list[State] = []
+    states: list[LifeState] = []
     engine = client(lambda name: Ending(name) if name == "old" else NamedEngine(name), states)
     engine.use(model("old"))
     waiting = asyncio.ensure_future(answer(engine))
@@ -131,7 +131,7 @@ async def test_the_settings_of_an_engine_that_is_given_up_at_once_are_not_sent(e
         link.status = end or Status("loading")
         return link
 
-    def on_state(state: State) -> None:
+    def on_state(state: LifeState) -> None:
         if state.name == "loading":
             engine.refuse("a password")
 

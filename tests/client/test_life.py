@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dg_lsp.client.engine import START_PATIENCE_S
-from dg_lsp.client.life import FAILED_PAUSE_S, Life, State
+from dg_lsp.client.life import FAILED_PAUSE_S, Life, LifeState
 
-STARTING = State("starting", "starting the engine with model toy")
-LOADING, READY = State("loading", "reading weights", 0.5), State("ready")
+STARTING = LifeState("starting", "starting the engine with model toy")
+LOADING, READY = LifeState("loading", "reading weights", 0.5), LifeState("ready")
 UP = Life(model="toy").asked(0).reported(LOADING).reported(READY)
 
 
@@ -56,7 +56,9 @@ def test_an_engine_that_ends_before_it_served_counts_as_crashed() -> None:
 
 def test_three_crashes_without_an_answer_between_them_pause_the_starts() -> None:
     life = Life().asked(0).ended(1).ended(2).ended(3)
-    assert life.state == State("failed", "the engine crashed 3 times; the next request after 5 min starts it again", until=301)
+    assert life.state == LifeState(
+        "failed", "the engine crashed 3 times; the next request after 5 min starts it again", until=301
+    )
     assert (life.asked(300), life.closed_for_s(21), life.closed_for_s(301)) == (life, 280, 0)
     assert (life.asked(301).state.name, life.pause_s(301), life.pause_s(1000)) == ("starting", 1, 0)
 
@@ -71,7 +73,7 @@ def test_an_engine_that_is_killed_again_and_again_but_answers_between_is_always_
 
 def test_after_a_failure_the_engine_is_retried_later() -> None:
     life = Life(model="toy").asked(0).refused(1, "there is no such model")
-    assert life.state == State("failed", "there is no such model", until=1 + FAILED_PAUSE_S)
+    assert life.state == LifeState("failed", "there is no such model", until=1 + FAILED_PAUSE_S)
     assert (life.state.trouble(2), life.state.trouble(60)) == ("there is no such model", "")
     assert life.asked(2) == life
     assert life.asked(60).state == STARTING
@@ -79,7 +81,7 @@ def test_after_a_failure_the_engine_is_retried_later() -> None:
 
 def test_an_engine_that_failed_on_a_request_runs_on_and_the_next_answer_ends_the_failure() -> None:
     failed = UP.answered(5, "it can't")
-    assert failed.state == State("failed", "it can't", until=5 + FAILED_PAUSE_S)
+    assert failed.state == LifeState("failed", "it can't", until=5 + FAILED_PAUSE_S)
     assert failed.epoch == UP.epoch
     assert failed.asked(100) == failed.reported(READY) == failed
     assert failed.answered(6).state == READY

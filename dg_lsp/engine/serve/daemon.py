@@ -55,7 +55,7 @@ class DaemonError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """The options of an engine process. `port` adds a loopback port for clients without Unix sockets; -1: none, 0: any."""
 
     engine_id: EngineId = field(default_factory=EngineId)
@@ -101,7 +101,7 @@ def next_action(
     return "wait", min(waits, default=None)
 
 
-def run(options: Options) -> None:
+def run(options: RunOptions) -> None:
     """Serve requests until a shutdown request or until unused; raise DaemonError when the engine can't run."""
     if options.detached:
         _forget_starters_signals()
@@ -147,7 +147,7 @@ class _Stop:
             self._on_stop(f"the engine received {signal.Signals(number).name}")
 
 
-def _run(files: EngineFiles, options: Options) -> None:
+def _run(files: EngineFiles, options: RunOptions) -> None:
     stop = _Stop()
     address = ""
     listeners: list[socket.socket] = []
@@ -202,7 +202,7 @@ def load(engine_id: EngineId, settings: EngineSettings, on_progress: OnProgress)
     return filler
 
 
-async def _serve(options: Options, files: EngineFiles, state: State, listeners: list[socket.socket], stop: _Stop) -> None:
+async def _serve(options: RunOptions, files: EngineFiles, state: State, listeners: list[socket.socket], stop: _Stop) -> None:
     """Serve requests until the engine stops, then end all streams and the model's thread."""
     own, *ports = listeners
     url = f"http://127.0.0.1:{ports[0].getsockname()[1]}" if ports else ""
@@ -287,7 +287,7 @@ async def _watch(service: Service, on_look: Callable[[], None]) -> None:
         service.changed.clear()
 
 
-def _take_lock(files: EngineFiles, options: Options) -> discovery.Lock:
+def _take_lock(files: EngineFiles, options: RunOptions) -> discovery.Lock:
     give_up = time.monotonic() + (LOCK_PATIENCE_S if options.detached else 0.0)
     while (lock := discovery.hold(files.lock)) is None:
         state = discovery.read_state(files)
@@ -305,7 +305,7 @@ def _listens(address: str) -> bool:
         return caller.connect_ex(address) == 0
 
 
-def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.socket]]:
+def _listen(files: EngineFiles, options: RunOptions) -> tuple[str, list[socket.socket]]:
     """Return the address for the state file and the listening sockets; raise DaemonError or DiscoveryError."""
     path = discovery.socket_path(files)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -146,7 +146,7 @@ _OUTSIDE = {"model.embed_tokens.weight": EMBEDDING, "model.norm.weight": "output
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceTensor:
     """A tensor to write: its name in transformers, where it comes from, and for how many heads its rows are permuted.
 
     `low_rank` are an adapter's A [rank, inputs] and B [outputs, rank], whose product B A is added.
@@ -174,9 +174,9 @@ def convert(
         is_tied = not (head := file.tensors.get(HEAD)) or _is_same(file, file.tensors[EMBEDDING], head)
         # Of two copies of one matrix, the one with more bits is closer to the original.
         embedding = max((file.tensors[EMBEDDING], *([head] if head and is_tied else [])), key=lambda each: each.n_bytes)
-        sources.append(Source("model.embed_tokens.weight", embedding))
+        sources.append(SourceTensor("model.embed_tokens.weight", embedding))
         if head and not is_tied:
-            sources.append(Source("lm_head.weight", head))
+            sources.append(SourceTensor("lm_head.weight", head))
         values["tie_word_embeddings"] = is_tied
         _write_json(folder / "tokenizer.json", tokenizer_values(file.fields))
         _write_weights(folder / "model.safetensors", file, sources, on_progress)
@@ -218,13 +218,13 @@ def _config(file: GgufFile) -> dict[str, Any]:
     }
 
 
-def _sources(file: GgufFile, sizes: LlamaSizes, *, is_permuted: bool) -> list[Source]:
+def _sources(file: GgufFile, sizes: LlamaSizes, *, is_permuted: bool) -> list[SourceTensor]:
     """Return the tensors of the layers and the last norm; raise GgufError if one is missing, unknown or of another shape.
 
     Files of the Llama family are permuted: the rows of queries and keys are in the order of the other form of rotation.
     """
     permuted = {"attn_q": sizes.heads, "attn_k": sizes.kv_heads} if is_permuted else {}
-    sources, expected = list[Source](), set[str]()
+    sources, expected = list[SourceTensor](), set[str]()
     for name, shape in {**sizes.shapes(), "lm_head.weight": (sizes.vocabulary, sizes.hidden)}.items():
         gguf_name = _OUTSIDE.get(name, "")
         if not gguf_name:  # a layer's tensor, such as `blk.0.attn_q.weight`
@@ -238,7 +238,7 @@ def _sources(file: GgufFile, sizes: LlamaSizes, *, is_permuted: bool) -> list[So
             raise GgufError(f"has no tensor {gguf_name} of the shape {shape}")
         expected.add(gguf_name)
         if gguf_name not in (EMBEDDING, HEAD):
-            sources.append(Source(name, tensor, permuted.get(gguf_name.split(".")[-2], 0)))
+            sources.append(SourceTensor(name, tensor, permuted.get(gguf_name.split(".")[-2], 0)))
     if unknown := next((name for name in file.tensors if name not in expected), None):
         raise GgufError(f"has a tensor that can't be converted: {unknown}")
     return sources
@@ -264,7 +264,7 @@ def _is_same(file: GgufFile, one: Tensor, other: Tensor) -> bool:
     return difference <= SAME_MATRIX**2 * length
 
 
-def _write_weights(path: Path, file: GgufFile, sources: list[Source], on_progress: OnProgress) -> None:
+def _write_weights(path: Path, file: GgufFile, sources: list[SourceTensor], on_progress: OnProgress) -> None:
     header: dict[str, Any] = {}
     total = 0
     for source in sources:
@@ -282,7 +282,7 @@ def _write_weights(path: Path, file: GgufFile, sources: list[Source], on_progres
         os.fsync(out.fileno())
 
 
-def _stored(source: Source) -> Iterator[tuple[str, str, tuple[int, ...], int]]:
+def _stored(source: SourceTensor) -> Iterator[tuple[str, str, tuple[int, ...], int]]:
     """Yield the name, type, shape and size in bytes of each tensor that is written for a source."""
     shape = source.tensor.shape
     if len(shape) == 1:
@@ -292,7 +292,7 @@ def _stored(source: Source) -> Iterator[tuple[str, str, tuple[int, ...], int]]:
     yield f"{source.name}_scale", "F32", shape[:1], 4 * shape[0]
 
 
-def _write_tensor(out: BinaryIO, file: GgufFile, source: Source) -> None:
+def _write_tensor(out: BinaryIO, file: GgufFile, source: SourceTensor) -> None:
     if len(source.tensor.shape) == 1:
         values = _unpermuted(file.whole(source.tensor), source.permuted_heads)
         out.write(np.ascontiguousarray(values, dtype="<f4").tobytes())
