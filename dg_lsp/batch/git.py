@@ -9,6 +9,7 @@ from pathlib import Path
 from dg_lsp.wire import programs
 
 _MAX_CHARS = 400
+_MAX_DIGITS = 5  # of the number of settings in the environment
 # A partial clone fetches what it lacks. Not from a `file:` URL: the repository there would run programs that its settings name.
 _PROTOCOLS = "git:http:https:ssh"
 # The settings that name programs for a fetch, with what takes their place. The other programs of git run for other commands.
@@ -82,7 +83,7 @@ def run(folder: Path, command: str, *arguments: str) -> bytes:
 
 def _run(folder: Path, settings: dict[str, str], variables: dict[str, str], command: str, *arguments: str) -> bytes:
     """Return what a command prints with these settings and variables; raise GitError if it fails."""
-    variables, options = {**programs.own_variables(), **variables}, list[str]()
+    variables, options = {**programs.own_variables(), **variables}, _safe_directories()
     for name, value in {**settings, "core.fsmonitor": "false"}.items():
         if "=" not in name:
             options += ["-c", f"{name}={value}"]
@@ -106,3 +107,11 @@ def _run(folder: Path, settings: dict[str, str], variables: dict[str, str], comm
             words = f"{words[: _MAX_CHARS // 2]} … {words[-_MAX_CHARS // 2 :]}"
         raise GitError(command, words, done.returncode)
     return done.stdout
+
+
+def _safe_directories() -> list[str]:
+    """Return git's options for the repositories of other users that the environment says to trust, as containers do."""
+    count = os.environ.get("GIT_CONFIG_COUNT", "")
+    numbers = range(int(count) if count.isdecimal() and len(count) < _MAX_DIGITS else 0)
+    pairs = ((os.environ.get(f"GIT_CONFIG_KEY_{no}", ""), os.environ.get(f"GIT_CONFIG_VALUE_{no}", "")) for no in numbers)
+    return [part for key, value in pairs if key.lower() == "safe.directory" for part in ("-c", f"safe.directory={value}")]

@@ -258,8 +258,11 @@ def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:
     changed: set[Path] = set()
     try:
         for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):
-            git.read(root, "rev-parse", "--quiet", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-            names = git.read(root, "diff", *_NAMES_ONLY, revision, "--")
+            commit = revision
+            for suffix in ("", "^{commit}"):  # apart, because `:/words^{commit}` looks for other words
+                found = git.read(root, "rev-parse", "--quiet", "--verify", "--end-of-options", commit + suffix)
+                commit = found.decode().strip()
+            names = git.read(root, "diff", *_NAMES_ONLY, commit, "--")
             names += git.read(root, "ls-files", "-oz", "--exclude-standard")
             changed |= {root / os.fsdecode(name) for name in names.split(b"\0") if name}
     except git.GitError as error:

@@ -340,6 +340,11 @@ def test_a_revision_that_cannot_be_compared_is_explained(
     assert f"--changed-since {revision}: " in result.stderr
     assert words in result.stderr
     assert revision == "gone" or "safe.directory" in result.stderr, "the way out"
+    # The environment of a container may trust it, with other settings of git's.
+    pairs = {"KEY_0": "core.pager", "VALUE_0": "cat", "KEY_1": "safe.directory", "VALUE_1": "*", "COUNT": "2"}
+    for name, value in pairs.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    assert (run(".", "--changed-since", revision).exit_code == 2) == (revision == "gone")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ def test_only_what_changed_since_a_revision_is_filled(files: Path) -> None:
         subprocess.run(["git", *command], check=True)
     (files / "sub" / "b.py").write_text("# changed\n" + STUB)
     (files / ".gitignore").write_text("k.py\n")
-    assert chosen("--changed-since", "HEAD") == ["sub/b.py:4", "sub/test_b.py:3"]
+    for revision in ("HEAD", ":/one"):
+        assert chosen("--changed-since", revision) == ["sub/b.py:4", "sub/test_b.py:3"]
     result = run(".", "--changed-since=--output=x")
     assert (result.exit_code, "takes a git revision" in result.stderr) == (2, True)
     assert not (files / "x").exists()
