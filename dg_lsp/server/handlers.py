@@ -165,7 +165,9 @@ def changed(
             before = doc.index.text
             server.documents.change(of.uri, of.version, part)
             server.completer.typed(of.uri, before, doc.index.text)
-        if server.settings.next_edit != "off" and doc.index.text != at_first:
+        # The window's setting counts for the engine, the folder's for its files.
+        is_on = server.settings.next_edit != "off" and server.configuration.at(of.uri).next_edit != "off"
+        if is_on and doc.index.text != at_first:
             server.next_edits.typed(of.uri, at_first, doc.index.text)
 
 

@@ -55,7 +55,10 @@ async def test_an_edit_is_offered_accepted_and_followed_by_the_next(tmp_path: Pa
         client.open(TEXT)
         assert await asked(client, 6, version=1, kind=None) == []  # nothing was edited
         client.change(2, CHANGED)
+        # What copilot-lsp sends besides the request.
+        client.notify("textDocument/didFocus", {"textDocument": {"uri": URI}})
         (first,) = await asked(client, 6, kind=None)
+        client.notify("textDocument/didShowInlineEdit", {"item": {"command": first["command"]}})
         assert first.pop("command") == {
             "title": "Accept the next edit",
             "command": "dgLsp.nextEdit",
