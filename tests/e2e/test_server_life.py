@@ -32,7 +32,7 @@ async def test_the_order_of_life_is_kept(tmp_path: Path) -> None:
         client.notify("textDocument/didOpen", {"textDocument": {"uri": URI, "languageId": "python", "version": 1, "text": ""}})
         assert await code_of(client, "initialize", {"capabilities": 1}) == -32602
         await client.hello(CODE)
-        assert client.capabilities["experimental"] == {"dgLsp": {"version": 1}}
+        assert client.capabilities["experimental"] == {"dgLsp": {"version": 1, "nextEdit": True}}
         assert client.capabilities["textDocumentSync"]["change"] == 2
         assert await code_of(client, "initialize", {"capabilities": {}, "processId": None, "rootUri": None}) == -32600
         assert await code_of(client, "no/such", {}) == -32601
