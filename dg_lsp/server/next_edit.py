@@ -47,7 +47,7 @@ class EditRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class EditOffer:
     """An edit to show: its id, the document's lines and version, the range to replace, and the new text."""
 
     id: str
@@ -64,7 +64,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EditAnswer:
     """What the model changes in a text, nearest first, and the lines around the cursor that it was asked for.
 
     If it is `doubted`, it is only for a user who asks.
@@ -83,7 +83,7 @@ class Answer:
         line = text.count("\n", 0, offset) == text.count("\n", 0, self.asked_at)
         return self.around.start <= offset <= self.around.end if self.hunks else line
 
-    def accepted(self, text: str) -> Answer | None:
+    def accepted(self, text: str) -> EditAnswer | None:
         """Return what is left after the first hunk was accepted, which made this text; None after any other change."""
         if not self.hunks:
             return None
@@ -92,7 +92,7 @@ class Answer:
             return None
         more = len(first.text) - (first.end - first.start)
         moved = [hunk if hunk.end <= first.start else Hunk(hunk.start + more, hunk.end + more, hunk.text) for hunk in others]
-        return Answer(text, tuple(moved), Span(self.around.start, self.around.end + more), first.start, self.doubted)
+        return EditAnswer(text, tuple(moved), Span(self.around.start, self.around.end + more), first.start, self.doubted)
 
 
 class NextEdits:
@@ -114,13 +114,13 @@ class NextEdits:
         self._snapshots, self._completer, self._engine, self._withheld = snapshots, completer, engine, withheld
         self._clock, self._note = clock, note
         self._history = History()
-        self._answers: dict[str, Answer] = {}
-        self._offers: dict[str, Offer] = {}
+        self._answers: dict[str, EditAnswer] = {}
+        self._offers: dict[str, EditOffer] = {}
         self._rejected: deque[tuple[str, str, str]] = deque(maxlen=MOST_REJECTED)
         self._numbers = itertools.count(1)
         self._work = Tasks[str]()
 
-    async def offer(self, request: EditRequest) -> Offer | None:
+    async def offer(self, request: EditRequest) -> EditOffer | None:
         """Return the edit to show, or None. Raises EngineError, and CancelledError."""
         work = self._work.start(request.uri, self._found(request))
         try:
@@ -138,7 +138,7 @@ class NextEdits:
         self._offers[request.uri] = found
         return found
 
-    async def _found(self, request: EditRequest) -> Offer | str | EngineError:
+    async def _found(self, request: EditRequest) -> EditOffer | str | EngineError:
         """Return the edit to show, or the reason why there is none. An error is a result, so that nobody else reports it."""
         now = await self._snapshots.take(request.uri, request.offset)
         if now is None:
@@ -162,7 +162,7 @@ class NextEdits:
         except EngineError as error:
             return error
 
-    async def _asked(self, request: EditRequest, now: Snapshot, asked: Question, made: Sequence[Edit]) -> Offer | str:
+    async def _asked(self, request: EditRequest, now: Snapshot, asked: Question, made: Sequence[Edit]) -> EditOffer | str:
         """Ask the model, after the user has paused, and return what is offered of its answer."""
         engine = self._engine()
         hole = Hole(Span(0, len(asked.window.text)), "cursor", extent="lines")
@@ -187,7 +187,7 @@ class NextEdits:
         typed = self._history.typed_line(request.uri, now.index.text, request.offset)
         hunks = changes(now, request.offset if typed else None, asked.window, candidates[0].texts[0], made)
         start, end = (raw_offset(now.index, at) for at in (asked.window.start, asked.window.start + len(asked.window.text)))
-        answer = Answer(now.index.text, hunks, Span(start, end), request.offset, is_doubted(candidates[0]))
+        answer = EditAnswer(now.index.text, hunks, Span(start, end), request.offset, is_doubted(candidates[0]))
         self._answers[request.uri] = answer
         return self._chosen(request, now, answer)
 
@@ -225,13 +225,13 @@ class NextEdits:
 
         return self._history.edits(read)
 
-    def _chosen(self, request: EditRequest, now: Snapshot, answer: Answer) -> Offer | str:
+    def _chosen(self, request: EditRequest, now: Snapshot, answer: EditAnswer) -> EditOffer | str:
         """Return the nearest change as an offer, unless the user has rejected it."""
         if request.automatic and answer.doubted and answer.hunks:
             return "the model is not sure of it"
         for hunk in answer.hunks[:1]:
             span, text = within_lines(now.index.text, hunk)
-            offer = Offer(str(next(self._numbers)), now.base.uri, now.index, now.base.version, span, text)
+            offer = EditOffer(str(next(self._numbers)), now.base.uri, now.index, now.base.version, span, text)
             if offer.content in self._rejected:
                 return "the user rejected it"
             return offer

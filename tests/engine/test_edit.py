@@ -11,7 +11,7 @@ import torch
 from dg_lsp.core import edits
 from dg_lsp.core.values import Hole, InfillRequest, Ranked, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal.edit import EditInputs, Written
+from dg_lsp.engine.causal.edit import EditDraft, EditInputs
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.model.tree import Tree
@@ -84,7 +84,7 @@ def test_predicted_tokens_save_passes_and_change_no_answer(
     copy: Sequence[int] = predicted(greedy)
     inputs = EditInputs(asked(), filler.loaded)
     inputs.copy = tuple(copy)
-    written, n_passes = Written(inputs), 0
+    written, n_passes = EditDraft(inputs), 0
     with torch.inference_mode():
         _, kv = filler.loaded.passes.encode(torch.tensor([inputs.prompt.ids[:-1]]))
         tree = Tree(filler.loaded.passes, kv, inputs.prompt.ids[-1], has_root=False)

@@ -16,7 +16,7 @@ from dg_lsp.core import edits
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.server import next_edit
 from dg_lsp.server.completion import Completer, SuggestionRequest
-from dg_lsp.server.next_edit import FRESH_S, EditRequest, NextEdits, Offer
+from dg_lsp.server.next_edit import FRESH_S, EditOffer, EditRequest, NextEdits
 from dg_lsp.server.snapshot import Nearby, Snapshots
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
@@ -106,7 +106,7 @@ class Session:
         assert doc is not None
         return doc.index.text
 
-    def ask(self, at: str = "a = ", *, automatic: bool = True, uri: str = URI) -> asyncio.Task[Offer | None]:
+    def ask(self, at: str = "a = ", *, automatic: bool = True, uri: str = URI) -> asyncio.Task[EditOffer | None]:
         offset = self.text(uri).index(at)
         return asyncio.ensure_future(self.edits.offer(EditRequest(uri, offset, automatic)))
 

@@ -58,7 +58,7 @@ class EditInputs(RequestInputs):
 
 
 @dataclass(slots=True)
-class Written:
+class EditDraft:
     """The tokens of an answer so far, with their log-probabilities, and the node of the last one that was read."""
 
     inputs: EditInputs
@@ -117,7 +117,7 @@ def answer(inputs: EditInputs, prefixes: PrefixEncoder, timing: Timing) -> Answe
     del kv  # the tree needs it until its first pass
     try:
         timing.switch("draft")
-        written = Written(inputs)
+        written = EditDraft(inputs)
         while not written.is_over:
             if len(written.ids) > inputs.most_tokens:
                 return ()
