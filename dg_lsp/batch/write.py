@@ -129,7 +129,8 @@ def _committed(root: Path, results: Sequence[FileResult], on_message: Callable[[
     # A hook that amends the commit leaves another one in its place.
     is_own = own_commit and own_commit in (head, _asked(root, "merge-base", own_commit, head))
     if head != before and not is_own and not (own_commit and _revision(root, "HEAD^") == before):
-        refusal = f"a hook moved HEAD to {head[:12]}" + (f", without dg-lsp's commit {own_commit[:12]}" * bool(own_commit))
+        refusal = f"a hook moved HEAD to {head[:12] or 'no commit'}"
+        refusal += f", without dg-lsp's commit {own_commit[:12]}" * bool(own_commit)
         in_head = [frozenset() for _ in results]
     elif branch_after != branch:
         on_message(f"a hook switched {root} from {branch or 'a detached HEAD'} to {branch_after or 'a detached HEAD'}")

@@ -217,6 +217,7 @@ OWN = "git update-ref HEAD $(git commit-tree -m own {})"
             3,
             "",
         ),
+        ("post-commit", "git checkout -q --orphan other", "a hook moved HEAD to no commit, without dg-lsp's ", 3, MOVED),
         ("post-commit", "git reset -q --soft HEAD~1", NOTHING, 3, TAKEN_OUT),
         ("post-commit", "git reset -q --hard HEAD~1", NOTHING, 0, ""),
     ],
