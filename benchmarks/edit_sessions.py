@@ -285,12 +285,12 @@ def _applied(text: str, changes: list[tuple[int, Change]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Places between two edits of one commit. They share what comes before the windows in a prompt."""
+    """Places between two edits of one commit, with the part of the file that is shown at each of them, as it was before."""
 
     repository: str
     commit: str
     path: str
-    shared: str
+    shown: str
     edits: tuple[Edit, ...]
     places: list[Place]
 
@@ -310,8 +310,7 @@ def rows(folder: Path, n_each: int, seed: int, note: Callable[[str], None]) -> I
                 continue
             shown, found = places(session, target, draw)
             if any(not place.is_quiet for place in found):
-                shared = edits.shared_prompt(target.path, shown, session.edits)
-                yield Row(repository, commit, target.path, shared, session.edits, found)
+                yield Row(repository, commit, target.path, shown, session.edits, found)
                 n_made += 1
             if n_made == n_each:
                 break

@@ -4,8 +4,7 @@
     python benchmarks/next_edits.py table ANSWERS.jsonl
 
 `ask` takes N_EACH commits of each set-aside repository (`edit_sessions.py`) in the folder MIRROR, and writes each answer of the
-model, a folder or a pulled one. It continues a file that is there, and stops after SECONDS. The window's own tokens predict
-the answer, so one that changes nothing takes one pass.
+model, a folder or a pulled one. It continues a file that is there, and stops after SECONDS.
 
 `table`: an offer is the hunk of an answer that is nearest to the cursor. It is right if it makes hunks of the commit in the
 window, one or several beside each other; white space within a line does not count. A threshold on the answer's log-probability
@@ -15,6 +14,7 @@ says what is shown. Intervals (.95) are by commit. Last, thresholds fitted on ha
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import sys
@@ -27,78 +27,40 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import edit_sessions
+from benchmarks.edit_sessions import Row
 from dg_lsp.core import edits
-from dg_lsp.core.edits import Window
+from dg_lsp.core.edits import Question, Window
+from dg_lsp.core.values import Hole, InfillRequest, Span
 
 SEED = 3
 LEAST_RIGHT, LEAST_COVERED, LEAST_QUIET = 0.70, 0.12, 0.97
 SHARES = (0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 _TOKEN = re.compile(r"\w+|[^\w\s]|\n[ \t]*")
-_PREDICTED = 16  # tokens that are predicted at a time, after the first difference
 
 Answer = dict[str, Any]
 
 
 class Model:
-    """Greedy answers in the engine's own passes."""
+    """The answers of a model, as the engine writes them."""
 
     def __init__(self, name: str) -> None:
-        from dg_lsp.engine.backends.local import load_model
+        from dg_lsp.engine.backends.local import filler_of, load_model
 
-        loaded = load_model(name, threads=1, device="cpu")
-        self.vocabulary, self.passes = loaded.vocabulary, loaded.passes
-        self.separator = self.vocabulary.tokenizer.token_to_id(edits.SEPARATOR)
-        self.ends = {self.separator, *map(self.vocabulary.tokenizer.token_to_id, ("<|endoftext|>", "<|im_end|>"))}
+        self.filler = filler_of(load_model(name, threads=1, device="cpu"))
 
-    def ids(self, text: str) -> list[int]:
-        """Return the tokens of a text, in which separators are tokens of their own."""
-        pieces = [self.vocabulary.encode(piece) if piece else [] for piece in text.split(edits.SEPARATOR)]
-        return [token for i, piece in enumerate(pieces) for token in ([self.separator] if i else []) + piece]
-
-    def read(self, text: str) -> tuple[Any, int]:
-        """Return the keys and values of a text, and its number of tokens."""
-        ids = self.ids(text)
-        return self._pass(ids, None)[1], len(ids)
-
-    def answer(self, head: str, window: str, kv: Any, n_read: int) -> tuple[str | None, float, int]:
-        """Return the written window, its log-probability, and the passes; None where it does not end."""
-        from dg_lsp.engine.model.prefix_cache import crop
-
-        copy = [*self.vocabulary.encode(window.strip("\n") + "\n"), self.separator]
-        row = self.ids(head)
-        scores, kv = self._pass(row + copy[:-1], kv, len(copy))
-        n, out, total, n_passes, predicted = n_read + len(row) - 1, [], 0.0, 1, copy
-        while True:
-            for score, guess in zip(scores, [*predicted[: len(scores) - 1], None], strict=True):
-                token = int(score.argmax())
-                out.append(token)
-                total += float(score[token])
-                if token in self.ends or token != guess:
-                    break
-            if out[-1] in self.ends:
-                return self.vocabulary.decode(out[:-1]).replace(edits.CURSOR, ""), total, n_passes
-            if len(out) > 60 + 2 * len(copy):
-                return None, total, n_passes
-            predicted = _predicted(out, copy)
-            kv = crop(kv, n + len(out))
-            scores, kv = self._pass([out[-1], *predicted], kv, len(predicted) + 1)
-            n_passes += 1
-
-    def _pass(self, row: list[int], kv: Any, n_scores: int = 1) -> tuple[Any, Any]:
-        import torch
-
-        hidden, kv = self.passes.encode(torch.tensor([row]), kv)
-        return torch.log_softmax(self.passes.logits(hidden[:, -n_scores:])[0].float(), -1), kv
-
-
-def _predicted(out: list[int], copy: list[int]) -> list[int]:
-    """Return what follows the last tokens in the window, at the place nearest to where the answer is."""
-    for n in (3, 2, 1):
-        ends = [i + n for i in range(len(copy) - n + 1) if copy[i : i + n] == out[-n:]]
-        if ends:
-            at = min(ends, key=lambda i: abs(i - len(out)))
-            return copy[at : at + _PREDICTED]
-    return []
+    def answer(self, row: Row, window: Window) -> tuple[str | None, float]:
+        """Return the written window, and its log-probability; None where it does not end."""
+        question = Question(row.shown, 0, row.edits, window)
+        hole = Hole(Span(0, len(window.text)), "cursor", extent="lines")
+        task = self.filler.start(InfillRequest("", "", (hole,), path=row.path, question=question))
+        while task.step():
+            pass
+        candidates = task.candidates()
+        task.close()
+        if not candidates:
+            return None, -math.inf
+        [chances] = candidates[0].confidences
+        return candidates[0].texts[0], sum(math.log(max(chance, 1e-9)) for chance in chances)
 
 
 def ask(folder: Path, name: str, file: Path, n_each: int, seconds: float) -> None:
@@ -110,12 +72,10 @@ def ask(folder: Path, name: str, file: Path, n_each: int, seconds: float) -> Non
     for row in rows:
         if row.commit in done or time.monotonic() - began > seconds:
             continue
-        kv, n_read = model.read(row.shared + "\n")
         answers = []
         for place in row.places:
-            head = edits.window_prompt(row.path, row.edits, place.window)
-            text, logp, n_passes = model.answer(head, place.window.text, kv, n_read)
-            written = {"logp": round(logp, 3), "passes": n_passes, "tokens": n_read, "answer": text}
+            text, logp = model.answer(row, place.window)
+            written = {"logp": round(logp, 3), "answer": text}
             window = {"window": place.window.text, "goal": place.goal}
             answers.append(_facts(row, place) | written | judged(place, text) | window)
         with file.open("a") as opened:
@@ -209,7 +169,6 @@ def table(file: Path) -> None:
             print(
                 f"{key} {value}: {len(changes)} hunks, {counts[0]} offers, {counts[1]} right; {n_wrong} offers at quiet places"
             )
-    print(f"passes {sum(each['passes'] for each in answers) / len(answers):.1f}")
 
 
 def main() -> None:

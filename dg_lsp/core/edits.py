@@ -169,7 +169,7 @@ def question(original: str, text: str, offset: int, edits: Sequence[Edit]) -> Qu
     return Question(PUBLISHED.around(original, line), line - first, tuple(edits), window)
 
 
-def shared_blocks(path: str, shown: str, edits: Sequence[Edit]) -> list[str]:
+def _shared_blocks(path: str, shown: str, edits: Sequence[Edit]) -> list[str]:
     """Return what comes before the windows, each behind a separator: the file's shown part, and the last edits."""
     blocks = [block for edit in _kept(edits)[-MOST_EDITS:] if (block := edit.block())]
     file = f"{path}\n{shown}\n"
@@ -177,7 +177,7 @@ def shared_blocks(path: str, shown: str, edits: Sequence[Edit]) -> list[str]:
     return [_cut_lines(block) for block in ([file, *ended] if ended else [file + "\n"])]
 
 
-def window_blocks(path: str, edits: Sequence[Edit], window: Window) -> list[str]:
+def _window_blocks(path: str, edits: Sequence[Edit], window: Window) -> list[str]:
     """Return the window's three blocks, each behind a separator; the last one is only begun."""
     text = window.text[: window.cursor] + CURSOR + window.text[window.cursor :]
     before = _before(window.text, edits)
@@ -192,29 +192,7 @@ def window_blocks(path: str, edits: Sequence[Edit], window: Window) -> list[str]
 def blocks(path: str, asked: Question, part: FilePart) -> list[str]:
     """Return all that the model reads, each behind a separator. The last block is the one that it continues."""
     shown = part.around(asked.shown, asked.line)
-    return [*shared_blocks(path, shown, asked.edits), *window_blocks(path, asked.edits, asked.window)]
-
-
-def shared_prompt(path: str, shown: str, edits: Sequence[Edit]) -> str:
-    """Return what comes before the windows as text, without a last line end."""
-    return _text(shared_blocks(path, shown, edits)).removesuffix("\n")
-
-
-def window_prompt(path: str, edits: Sequence[Edit], window: Window) -> str:
-    """Return the windows' part as text, up to where the model writes."""
-    return _text(window_blocks(path, edits, window))
-
-
-def prompt(path: str, shown: str, edits: Sequence[Edit], window: Window) -> str:
-    """Return the whole text that the model continues with the window as it becomes, up to the next separator.
-
-    `shown` is the part of the file as it was before the edits (`FilePart`). `edits` are oldest first, of any file.
-    """
-    return _text([*shared_blocks(path, shown, edits), *window_blocks(path, edits, window)])
-
-
-def _text(blocks: Sequence[str]) -> str:
-    return "".join(SEPARATOR + block for block in blocks)
+    return [*_shared_blocks(path, shown, asked.edits), *_window_blocks(path, asked.edits, asked.window)]
 
 
 def _kept(edits: Sequence[Edit]) -> list[Edit]:

@@ -14,10 +14,10 @@ def test_prompts_equal_those_of_the_published_models_package() -> None:
     """`python -m tests.core.reference_prompts` recorded the package's own prompts in the same sessions."""
     made = []
     for session in sessions():
-        window = edits.window_around(session.text, session.cursor)
-        assert window is not None
-        shown = edits.PUBLISHED.of(session.original, session.cursor)
-        made.append(digest(edits.prompt(session.path, shown, session.edits, window)))
+        asked = edits.question(session.original, session.text, session.cursor, session.edits)
+        assert asked is not None
+        blocks = edits.blocks(session.path, asked, edits.PUBLISHED)
+        made.append(digest("".join(edits.SEPARATOR + block for block in blocks)))
     assert len(made) == N_SESSIONS
     assert made == json.loads(FIXTURE.read_text())
 
