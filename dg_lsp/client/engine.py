@@ -326,7 +326,8 @@ class EngineClient:
                     if is_last:
                         raise EngineError(self._with_log(f"{error}, twice")) from error
                 except EngineError as error:
-                    self._note(link, str(error))
+                    if request.question is None:  # a model that writes no edits may still write suggestions
+                        self._note(link, str(error))
                     raise
                 else:
                     self._note(link)

@@ -17,8 +17,8 @@ LINES_ABOVE, LINES_BELOW = 2, 5
 MOST_EDITS = 6
 LEAST_LOGP = -0.7
 """The least log-probability of a whole answer that is offered unprompted, for weights of which no other is known: one half."""
-# Longer lines are shown up to here.
-_LINE_CHARACTERS = 600
+LINE_CHARACTERS = 600
+"""Longer lines are shown up to here, so a window with one can't be written anew."""
 # The window keeps its first lines, and of the others no more characters than this.
 _WINDOW_CHARACTERS = 1792
 
@@ -219,16 +219,16 @@ def _ended(lines: str) -> str:
 
 def _cut_lines(text: str) -> str:
     lines = text.splitlines(keepends=True)
-    if all(len(line) <= _LINE_CHARACTERS for line in lines):
+    if all(len(line) <= LINE_CHARACTERS for line in lines):
         return text
     return "".join(_cut_line(line) for line in lines)
 
 
 def _cut_line(line: str) -> str:
-    if len(line) <= _LINE_CHARACTERS:
+    if len(line) <= LINE_CHARACTERS:
         return line
     end = "\n" if line.endswith("\n") else ""
-    return line.rstrip("\n")[:_LINE_CHARACTERS] + "..." + end
+    return line.rstrip("\n")[:LINE_CHARACTERS] + "..." + end
 
 
 @dataclass(frozen=True, slots=True)

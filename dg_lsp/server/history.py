@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dg_lsp.core import edits
+from dg_lsp.core import edits, secrets
 from dg_lsp.core.edits import MOST_EDITS, Edit, Hunk
 from dg_lsp.core.syntax import difference
 
@@ -35,9 +35,14 @@ class Made:
 
     @cached_property
     def edit(self) -> Edit | None:
-        """The edit, without a path; None if it is none to remember: equal, blank or too long."""
+        """The edit, without a path; None if it is none to remember: equal, blank, too long, or in a secret."""
         edit = edits.edit_between("", in_lf(self.before), in_lf(self.after))
-        return edit if edit and not edit.blank and len(edit.old) + len(edit.new) <= MOST_CHARS else None
+        if edit is None or edit.blank or len(edit.old) + len(edit.new) > MOST_CHARS:
+            return None
+        # Whether a line is part of a secret, only the whole text tells.
+        end_before = len(self.before) - (len(self.after) - self.end)
+        is_secret = meets_secret(self.before, self.start, end_before) or meets_secret(self.after, self.start, self.end)
+        return None if is_secret else edit
 
     def then(self, before: str, text: str, now_s: float) -> Made | None:
         """Return this edit with another change of its document; None if that is another edit."""
@@ -85,8 +90,11 @@ class History:
         self._made = [made for made in self._made if made.uri != uri]
 
     def since_s(self, now_s: float) -> float | None:
-        """Return how many seconds ago the last edit was made; None without one."""
-        return next((now_s - made.at_s for made in reversed(self._made) if made.edit is not None), None)
+        """Return how many seconds ago the last change was made; None without one.
+
+        It may be no edit to remember; it is asked at each key, so nothing is compared.
+        """
+        return now_s - self._made[-1].at_s if self._made else None
 
     def uris(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(made.uri for made in self._made))
@@ -114,6 +122,12 @@ class History:
 def in_lf(text: str) -> str:
     r"""Return the text with `\n` at the end of each line."""
     return text.replace("\r\n", "\n")
+
+
+def meets_secret(text: str, start: int, end: int) -> bool:
+    """Return whether the lines of a span, or one beside them, hold a part of what looks like a secret."""
+    low, high = _line_before(text, start), _line_behind(text, end)
+    return any(span.start < high and span.end > low for span in secrets.spans(text))
 
 
 def is_restored(hunk: Hunk, text: str, made: Sequence[Edit]) -> bool:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.client.engine import EngineClient
 from dg_lsp.client.port import EngineError
-from dg_lsp.core import edits, secrets
-from dg_lsp.core.edits import CURSOR, SEPARATOR, Edit, Hunk, Question, Window
+from dg_lsp.core import edits
+from dg_lsp.core.edits import CURSOR, LINE_CHARACTERS, SEPARATOR, Edit, Hunk, Question, Window
 from dg_lsp.core.positions import Lines
+from dg_lsp.core.secrets import MASK
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Ranked, Span
 from dg_lsp.server import reasons
 from dg_lsp.server.completion import Completer
-from dg_lsp.server.history import History, in_lf, is_restored
+from dg_lsp.server.history import History, in_lf, is_restored, meets_secret
 from dg_lsp.server.snapshot import Snapshot, Snapshots
 from dg_lsp.wire.background import Tasks
 
@@ -151,7 +152,9 @@ class NextEdits:
         since_s = self._history.since_s(self._clock())
         if since_s is None or (request.automatic and since_s > FRESH_S):
             return "nothing was edited lately"
-        made = await self._made(request.uri)
+        if request.automatic:
+            await asyncio.sleep(PREPARE_S)  # before texts are compared, which takes long in large files
+        made = await self._made()
         if not made:
             return "no edit may be shown to the model"
         asked = question(now, self._history, made)
@@ -172,7 +175,6 @@ class NextEdits:
         if request.automatic:
             if why := engine.trouble():
                 return why
-            await asyncio.sleep(PREPARE_S)
             if engine is not self._completer.engine:  # which may read for a suggestion at this place now
                 await engine.prepare(infill)
             await asyncio.sleep(PAUSE_S - PREPARE_S)
@@ -206,24 +208,15 @@ class NextEdits:
         )
         return next((reason.message for reason in found), "")
 
-    async def _made(self, own: str) -> tuple[Edit, ...]:
-        """Return the last edits, as a model may see them for the document `own`.
-
-        Those of documents that may not be sent to the model are left out, and in other documents secrets are masked.
-        """
+    async def _made(self) -> tuple[Edit, ...]:
+        """Return the last edits, without those of documents that may not be sent to the model, or that turn next edits off."""
         paths = dict[str, str]()
         for uri in self._history.uris():
             other = await self._snapshots.take(uri)
-            if other is not None and not (other.refused or self._withheld(uri)):
+            is_shown = other is not None and other.settings.enable and other.settings.next_edit != "off"
+            if other is not None and is_shown and not (other.refused or self._withheld(uri)):
                 paths[uri] = other.context.path
-
-        def read(uri: str, edit: Edit) -> Edit | None:
-            if (path := paths.get(uri)) is None:
-                return None
-            named = replace(edit, path=path)
-            return named if uri == own else secrets.mask_edit(named)
-
-        return self._history.edits(read)
+        return self._history.edits(lambda uri, edit: replace(edit, path=paths[uri]) if uri in paths else None)
 
     def _chosen(self, request: EditRequest, now: Snapshot, answer: EditAnswer) -> EditOffer | str:
         """Return the nearest change as an offer, unless the user has rejected it."""
@@ -243,7 +236,8 @@ class NextEdits:
         """Record that the text of a document changed."""
         self._work.end(uri)
         self._offers.pop(uri, None)
-        known = self._answers.pop(uri, None)
+        known = self._answers.get(uri)
+        self._answers.clear()  # of other documents too: what the user changes here may change what follows there
         if known is not None and known.text == before and (rest := known.accepted(text)) is not None and rest.hunks:
             self._answers[uri] = rest
         if len(text) <= reasons.MAX_FILE_CHARS:
@@ -288,6 +282,10 @@ def question(now: Snapshot, history: History, made: Sequence[Edit]) -> Question 
         return "the lines around the cursor are blank"
     if any(mark in asked.window.text for mark in (CURSOR, SEPARATOR)):
         return "the lines around the cursor contain a mark of the prompt"
+    if max(map(len, (asked.window.text.splitlines()))) > LINE_CHARACTERS - len(CURSOR):
+        return "a line around the cursor is too long"
+    if meets_secret(raw, *(raw_offset(now.index, asked.window.start + at) for at in (0, len(asked.window.text)))):
+        return "the lines around the cursor hold what looks like a secret"
     return asked
 
 
@@ -308,7 +306,8 @@ def changes(now: Snapshot, typing_at: int | None, window: Window, answer: str, m
         old = lf[hunk.start : hunk.end]
         raw = Hunk(raw_offset(now.index, hunk.start), raw_offset(now.index, hunk.end), hunk.text.replace("\n", end_of_line))
         is_typed = typing_at is not None and raw.start <= text.rfind("\n", 0, typing_at) + 1 < raw.end
-        if _squeezed(old) != _squeezed(hunk.text) and not is_typed and not is_restored(hunk, lf, made):
+        is_masked = MASK in hunk.text and MASK not in old  # copied from an edit whose secret was masked
+        if _squeezed(old) != _squeezed(hunk.text) and not is_typed and not is_masked and not is_restored(hunk, lf, made):
             found.append(raw)
     return tuple(found)
 

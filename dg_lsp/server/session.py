@@ -149,6 +149,9 @@ class DgLanguageServer(LanguageServer):
     def _engine_of_edits(self) -> EngineClient:
         """Return the client of the model that writes edits: that of the suggestions, or another one, connected on first use."""
         if laptop.resolve(self.settings.edit_model) == self.reporter.status.model:
+            if self._edit_engine is not None:  # of earlier settings; it would keep its model in memory
+                self.spawn(self._edit_engine.close())
+                self._edit_engine = None
             return self.engine
         if self._edit_engine is None:
             self._edit_engine = EngineClient(

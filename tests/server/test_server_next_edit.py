@@ -323,7 +323,9 @@ async def test_an_edit_waits_for_a_suggestion_and_gives_way_to_one_that_is_shown
 
 async def test_edits_of_files_that_a_model_may_not_see_are_not_sent(session: Session) -> None:
     session.open("size = 1\n", "untitled:b")
-    session.change("password = 'hunter22hunter9'\n", "untitled:b")
+    session.change("width = 1\n", "untitled:b")
+    session.open("a = 1\n", "untitled:c")
+    session.change("password = 'hunter22hunter9'\n", "untitled:c")
     session.change()
     for private, n_edits in ((set[str](), 2), ({"untitled:b"}, 1)):
         session.withheld = private
@@ -351,4 +353,49 @@ async def test_a_huge_file_is_not_remembered(session: Session, tmp_path: Path) -
     session.change("x" * 1_000_000)
     session.change("y\n")
     assert await session.offered("y") is None
-    assert session.said == ["nothing was edited lately"]
+    assert session.said == ["no edit may be shown to the model"]
+
+
+LONG = "item = [" + "1, " * 300 + "]\n"
+KEY = "-----BEGIN PRIVATE KEY-----\n" + "".join(
+    f"MIIE{i}vQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC{i}7\n" for i in range(40)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "why"),
+    [
+        (f"{LONG}size = 1\n", "size", "a line around the cursor is too long"),
+        (
+            f'key = """{KEY}-----END PRIVATE KEY-----"""\n',
+            "MIIE20",
+            "the lines around the cursor hold what looks like a secret",
+        ),
+    ],
+)
+async def test_a_window_that_may_not_be_written_anew_is_not_asked_for(
+    session: Session, text: str, place: str, why: str
+) -> None:
+    session.open("width = 1\n", "untitled:b")
+    session.change("size = 1\n", "untitled:b")
+    session.open(text)
+    assert await session.offered(place) is None
+    assert session.said[-1] == why
+    assert session.writer.asked == []
+
+
+async def test_an_edit_in_a_secret_is_not_remembered(session: Session) -> None:
+    text = f'key = """{KEY}-----END PRIVATE KEY-----"""\n'
+    session.open(text, "untitled:b")
+    session.change(text.replace("MIIE20", "MIIE21"), "untitled:b")
+    assert await session.offered() is None
+    assert session.said == ["no edit may be shown to the model"]
+
+
+async def test_a_change_in_another_file_asks_again(session: Session) -> None:
+    session.change()
+    await session.offered()
+    session.open("width = 1\n", "untitled:b")
+    session.change("size = 1\n", "untitled:b")
+    await session.offered()
+    assert len(session.writer.asked) == 2
