@@ -12,6 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -137,7 +138,15 @@ def _info(shown: Callable[..., Any], name: str, option: Option, *names: str) -> 
     about = {"metavar": option.metavar, "help": option.help, "autocompletion": _COMPLETIONS.get(name)}
     limits = {name: limit for name, limit in (("min", option.low), ("max", option.high)) if limit is not None}
     default = {} if option.default is None else {"show_default": option.default}
-    return shown(*names, **about, **limits, **default, hidden=option.is_hidden, callback=_with_value)
+    parser = {"parser": _path} if option.is_argument else {}
+    return shown(*names, **about, **limits, **default, **parser, hidden=option.is_hidden, callback=_with_value)
+
+
+def _path(value: str) -> Path:
+    """Return a named path; refuse an empty one, which as a `Path` is the current folder."""
+    if not value:
+        fail("a path is empty; give it a value, or leave it out")
+    return Path(value)
 
 
 def _with_value(context: typer.Context, option: typer.CallbackParam, value: Any) -> Any:

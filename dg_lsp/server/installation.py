@@ -5,6 +5,7 @@ Modules are imported when they are first needed, so an update or a removal makes
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import dg_lsp
@@ -15,12 +16,17 @@ REMOVED = "dg-lsp was removed while it ran: install it again, then restart the e
 _FILE = Path(dg_lsp.__file__)
 
 
-def _stamp() -> tuple[int, int] | None:
-    try:
-        info = _FILE.stat()
-    except OSError:
-        return None
-    return info.st_ino, info.st_mtime_ns
+def _stamp() -> frozenset[tuple[str, int, int]]:
+    """Return the modules that are there, each with its inode and time; empty if the package is gone.
+
+    An update may leave any of them as it was, also the package's own file.
+    """
+    found = set[tuple[str, int, int]]()
+    for path in _FILE.parent.rglob("*.py") if _FILE.exists() else ():
+        with contextlib.suppress(OSError):
+            info = path.stat()
+            found.add((str(path), info.st_ino, info.st_mtime_ns))
+    return frozenset(found)
 
 
 _AT_START = _stamp()

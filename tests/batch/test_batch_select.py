@@ -118,3 +118,9 @@ def test_an_option_without_a_value_is_no_run_without_the_option(stubbed: Path, o
     result = run("a.py", option, "", "--write")
     assert (result.exit_code, (stubbed / "a.py").read_text()) == (2, STUB)
     assert f"{option} is empty; give it a value, or leave it out" in result.stderr
+
+
+def test_an_empty_path_is_not_the_current_folder(stubbed: Path) -> None:
+    result = run("", "--write")
+    assert (result.exit_code, (stubbed / "a.py").read_text()) == (2, STUB)
+    assert "a path is empty; give it a value, or leave it out" in result.stderr

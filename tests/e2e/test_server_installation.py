@@ -21,12 +21,8 @@ def remove(package: Path) -> None:
 
 
 def update(package: Path) -> None:
-    """Replace the package by one whose modules are others."""
-    first = package / "__init__.py"
-    new = first.with_suffix(".new")
-    new.write_bytes(first.read_bytes())
-    new.replace(first)
-    for name in ("running", "pulling"):
+    """Replace modules by others; the package's own file stays, as in most updates."""
+    for name in ("running", "offers"):
         (package / "server" / f"{name}.py").write_text("from dg_lsp.server.methods import NewInThisVersion\n")
     shutil.rmtree(package / "server" / "__pycache__", ignore_errors=True)
 
