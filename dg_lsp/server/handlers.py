@@ -219,9 +219,12 @@ async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> 
     """Return the suggestions as items of an ordinary completion list."""
     encoding = server.documents.encoding
     # Many editors send the trigger kind "invoked" at each letter too, so the user says what it means.
-    is_invoked = params.context is not None and params.context.trigger_kind == lsp.CompletionTriggerKind.Invoked
-    by_hand = is_invoked and server.configuration.at(params.text_document.uri).invoked_by_hand
-    reply = await _answer(server, params, automatic=not by_hand)
+    kind, uri = params.context and params.context.trigger_kind, params.text_document.uri
+    is_invoked = kind == lsp.CompletionTriggerKind.Invoked and server.configuration.at(uri).invoked_by_hand
+    # An editor asks again for an open list at each key, because ours are incomplete: the list is still the user's.
+    goes_on = kind == lsp.CompletionTriggerKind.TriggerForIncompleteCompletions and server.listed_by_hand == uri
+    server.listed_by_hand = uri if is_invoked or goes_on else ""
+    reply = await _answer(server, params, automatic=not (is_invoked or goes_on))
     items = [
         convert.to_completion_item(reply.index, reply.at, suggestion.text, encoding=encoding)
         for suggestion in reply.suggestions

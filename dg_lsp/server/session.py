@@ -115,6 +115,7 @@ class DgLanguageServer(LanguageServer):
         self.is_pulling = False
         """Whether a laptop model is being downloaded."""
         self._edit_engine: EngineClient | None = None
+        self.listed_by_hand = ""  # the document in which the last completion list was asked for by hand
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION, "nextEdit": True}}
         self.protocol.unreadable = self._unreadable
         self.protocol.explain = self.explain

@@ -109,7 +109,7 @@ async def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_
         assert answer["isIncomplete"]
 
 
-INVOKED, TYPED = 1, 2  # the kinds of a request for a list
+INVOKED, TYPED, INCOMPLETE = 1, 2, 3  # the kinds of a request for a list
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,25 @@ async def test_a_list_that_is_opened_by_a_key_is_answered_where_suggestions_come
         answer = await client.request("textDocument/completion", {**params, **context})
         assert bool(answer["items"]) == is_answered
         assert bool(client.asked) == is_answered
+
+
+async def test_a_list_that_a_key_opened_stays_the_users_while_it_is_typed_on(tmp_path: Path) -> None:
+    options = {"completion": {"debounce": 0, "trigger": "manual", "invokedByHand": True}}
+    async with editor(tmp_path, PLAIN, options=options) as client:
+        client.open(says(text="oo(a)") + "x = f\n")
+
+        async def listed(kind: int, character: int) -> str:
+            """Return the first item of the list."""
+            params = {"textDocument": {"uri": URI}, "position": {"line": 1, "character": character}}
+            answer = await client.request("textDocument/completion", {**params, "context": {"triggerKind": kind}})
+            return str(next((item["textEdit"]["newText"] for item in answer["items"]), ""))
+
+        assert await listed(INCOMPLETE, 5) == ""
+        assert await listed(INVOKED, 5) == "foo(a)"
+        client.change(2, {"text": says(text="oo(a)") + "x = fo\n"}, uri=URI)
+        assert await listed(INCOMPLETE, 6) == "foo(a)"
+        assert await listed(TYPED, 6) == ""
+        assert await listed(INCOMPLETE, 6) == ""
 
 
 async def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path) -> None:
