@@ -50,7 +50,8 @@ def read(folder: Path, command: str, *arguments: str) -> bytes:
         settings["maintenance.auto"] = "false"
         # Of `core.gitProxy` git takes the first value, so the repository's would win over any of ours.
         variables |= {"GIT_PROXY_COMMAND": ""} if "core.gitproxy" in own else {}
-        variables |= {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
+        # A proxy may need a password, without which no child gets its variable.
+        variables |= {**programs.keys(*programs.PROXIES), "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
     return _run(folder, settings, variables, command, *arguments)
 
 

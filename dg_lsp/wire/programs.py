@@ -27,8 +27,9 @@ _OF_REPOSITORY = frozenset(
 _SECRET = ("AUTHORIZATION", "COOKIE", "CREDENTIAL", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN")
 _SECRET_WORDS = frozenset({"AUTH", "BEARER", "JWT", "PASS", "PAT", "PWD", "SK", "SSHPASS"})
 _NO_SECRETS = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-DOWNLOADS = ("HF_", "HUGGING_FACE_", "PIP_", "UV_", *_PROXIES)
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+"""The variables that name a proxy, maybe with its password, for whatever fetches over HTTP."""
+DOWNLOADS = ("HF_", "HUGGING_FACE_", "PIP_", "UV_", *PROXIES)
 """How the names of variables begin that pip, uv and huggingface_hub read, also for their keys."""
 _OWN = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))  # noqa: PTH118, PTH120 -- pathlib isn't loaded yet
 
@@ -98,12 +99,18 @@ def _is_secret(name: str, value: str) -> bool:
     words = [word.rstrip("0123456789") for word in name.upper().split("_")]
     is_named = any(word.removesuffix("S").endswith(_SECRET) or word in _SECRET_WORDS for word in words)
     # The values of git's settings may be headers with keys.
-    return (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_") or _has_password(value)
+    return (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_") or _has_password(name, value)
 
 
-def _has_password(url: str) -> bool:
-    user, at, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
-    return bool(at) and ":" in user
+def _has_password(name: str, value: str) -> bool:
+    """Return whether the value names the user of a URL, who may be a token, or has a password, which may contain a slash.
+
+    The user of ssh is no secret, because ssh takes no password from there. A proxy may have a password without a scheme.
+    """
+    import re
+
+    urls = r"(?<!ssh)(?<!sftp)://[^\s/@]+@|://[^\s/@:]*:(?!\d+/)[^\s@]+@"
+    return (name.upper().endswith("PROXY") and "@" in value) or re.search(urls, value) is not None
 
 
 def _module_folders() -> list[str]:

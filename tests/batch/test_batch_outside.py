@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import dg_lsp
+from dg_lsp.batch import git
 from dg_lsp.cli import setup
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.wire import discovery, programs
@@ -145,15 +146,30 @@ SECRETS = [
     "BEARER",
     "AUTHORIZATION",
 ]
-URLS = ["DATABASE_URL", "HTTPS_PROXY", "PIP_INDEX_URL", "DG_LSP_MODEL"]
+WITH_SECRETS = {
+    "DATABASE_URL": "postgres://user:s3cr3t@localhost/db",
+    "HTTPS_PROXY": "http://user:s3cr3t@proxy:3128",
+    "http_proxy": "user:s3cr3t@proxy:3128",
+    "PIP_INDEX_URL": "https://user:s3cr3t@localhost/simple",
+    "PIP_EXTRA_INDEX_URL": "https://a/simple https://user:s3cr3t@b/simple",
+    "ORIGIN": "https://s3cr3t@github.com/x",
+    "BROKER_URL": "amqp://user:s3cr3t/x@localhost",
+    "OTHER_MODEL": "vllm:http://user:s3cr3t@localhost/v1",
+}
+WITHOUT_SECRETS = {
+    "DOCKER_HOST": "ssh://me@host",
+    "UPSTREAM": "git+ssh://git@github.com/x",
+    "REGISTRY": "https://localhost:80/@scope",
+    "E_MAIL": "me@localhost",
+}
 
 
 @pytest.fixture
 def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SECRETS:
         monkeypatch.setenv(name, "s3cr3t")
-    for name in URLS:
-        monkeypatch.setenv(name, "vllm:http://user:s3cr3t@localhost/v1")
+    for name, value in (WITH_SECRETS | WITHOUT_SECRETS).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -164,6 +180,7 @@ def dumped(tmp_path: Path) -> Iterator[list[str]]:
     seen = json.loads(file.read_text())
     assert not {name for name, value in seen.items() if "s3cr3t" in value}
     assert seen["PATH"]
+    assert seen.items() >= WITHOUT_SECRETS.items()
 
 
 @pytest.mark.usefixtures("secrets")
@@ -171,7 +188,7 @@ class TestNoChildButTheEngineSeesAKey:
     def test_a_check(self, stubbed: Path, dumped: list[str]) -> None:
         result = run("a.py", "--check", shlex.join(dumped), "--all")
         assert (
-            f"the check does not get {', '.join(sorted(SECRETS + URLS))}: name a variable in its command to pass it"
+            f"the check does not get {', '.join(sorted([*SECRETS, *WITH_SECRETS]))}: name a variable in its command to pass it"
             in result.stderr
         )
 
@@ -191,7 +208,16 @@ class TestNoChildButTheEngineSeesAKey:
         subprocess.run(setup_git + how, shell=True, check=True, stdin=subprocess.DEVNULL)
         assert run("a.py", "--commit").exit_code == 0
 
+    def test_git_gets_a_proxy_only_where_it_may_fetch(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "git").write_text('#!/bin/sh\nprintf "$HTTPS_PROXY$DATABASE_URL$http_proxy"\n')
+        (tmp_path / "git").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        proxies = WITH_SECRETS["HTTPS_PROXY"] + WITH_SECRETS["http_proxy"]
+        assert [git.read(tmp_path, command).decode() for command in ("diff", "ls-files")] == [proxies, ""]
+
     def test_an_installer(self, dumped: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in WITH_SECRETS:
+            monkeypatch.delenv(name)  # an installer gets some of them
         assert setup.install(dumped) == ""
         monkeypatch.setenv("UV_INDEX_X_PASSWORD", "of the index")
         assert programs.keys(*programs.DOWNLOADS) == {"UV_INDEX_X_PASSWORD": "of the index"}
