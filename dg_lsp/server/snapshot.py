@@ -169,6 +169,10 @@ class Background(Generic[Key, Value]):
         value, _, was_of = self._values.get(key, (self._unread, 0.0, None))
         return value if of is None or was_of == of else self._unread
 
+    def __contains__(self, key: Key) -> bool:
+        """Return whether a value was read or is being read, and not forgotten since."""
+        return key in self._values or self._tasks.get(key) is not None
+
     def renew(self, key: Key, read: Callable[[], Awaitable[Value]], of: object = None) -> asyncio.Task[None] | None:
         """Start reading a value if it is old; return the task that reads it, or None if it is not old.
 
@@ -278,7 +282,7 @@ class Nearby:
         self._one = asyncio.Lock()
         # The index of each folder with its open files, and what it was made of.
         self._wholes: dict[Path, tuple[Repository, dict[str, IndexedFile], Repository]] = {}
-        self._n_saves = self._n_closed = 0
+        self._n_saves = self._n_closed = self._n_roots = 0
         self._saved = set[str]()
 
     def set_roots(self, uris: Iterable[str]) -> None:
@@ -290,8 +294,10 @@ class Nearby:
                 # The other folders still work.
                 log.warning("the workspace folder %s can't be read (%s); none of its files are sent to a model", path, error)
                 self._unreadable.add(path)
+        self._n_roots += 1
         self._looked.clear()
         self._related.clear()
+        self._indexed.clear()
         for path in self._indexes.keys() - self._roots.keys():
             self._indexes.pop(path).stop()
             self._wholes.pop(path, None)
@@ -326,17 +332,24 @@ class Nearby:
         its name, its hidden parent folders and the ignore files above it. A document that is no local file is refused, unless
         it was never saved, is a cell of a notebook (`is_cell`), or is on another machine: then the names in its URI count.
         """
-        # `set_roots` cancels running look-ups, and a save makes them old; then look up again.
+        # `set_roots` cancels running look-ups, and a save makes them old; then look up again. Not after `forget`:
+        # nobody would forget that result.
         while (task := self._renew_look(uri, is_cell=is_cell)) is not None:
+            n_roots = self._n_roots
             if not (await asyncio.wait([task], timeout=LOOK_S))[0]:
                 return "takes too long to look up"
+            if uri not in self._looked and n_roots == self._n_roots:
+                break
         return self._looked.get(uri).reason or self._withheld(uri)
 
     async def read(self, document: Document, settings: Settings) -> FileContext:
-        """Return what `context` returns, after related text was read."""
+        """Return what `context` returns, after related text was read; nothing if the document was closed meanwhile."""
         opened = self._others(self._looked.get(document.uri))
         while settings.related_chars and (reading := self._renew_related(document, opened)):
+            n_roots = self._n_roots
             await asyncio.wait([reading])
+            if document.uri not in self._related and n_roots == self._n_roots:
+                return FileContext("")
         return self.context(document, settings)
 
     def saved(self, uri: str) -> None:
@@ -385,10 +398,12 @@ class Nearby:
         index, files = self._indexes[root].repository, dict[str, IndexedFile]()
         for key, document in ((key, document) for key, document in opened.items() if document.language):
             new = partial(self._index, self._roots[root].root, Path(key), document)
-            self._indexed.renew(document.uri, new, document.text)
+            # What may be copied depends on the settings beside the file too, which a save may change, and on the folder.
+            of = (self._n_saves, root, document.text)
+            self._indexed.renew(document.uri, new, of)
             name = self._looked.get(document.uri).file.path
             unmasked = IndexedFile(name, document.language, document.text, array("Q"))
-            files[key] = self._indexed.get(document.uri, document.text) or unmasked
+            files[key] = self._indexed.get(document.uri, of) or unmasked
         was_index, was_files, whole = self._wholes.get(root, (None, files, index))
         if was_index is not index or was_files != files:
             whole = index.with_files(files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.infill import pipeline
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server.snapshot import Nearby
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
@@ -337,6 +339,44 @@ async def test_of_open_files_a_request_has_what_the_editor_has(
         await edited.open(name, text)
     assert absent not in await edited.until_seen(present)
     await edited.nearby.close()
+
+
+async def test_nothing_is_copied_from_an_open_file_that_got_settings_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    edited = Edited(tmp_path)
+    edited.main = replace(edited.main, text=edited.main.text.replace("import helper", "import sub.helper"))
+    uri = await edited.open("sub/helper", helper("new"))
+    await edited.until_seen("new")
+    settings = tmp_path / "sub" / ".dg-lsp.toml"
+    settings.write_text('[privacy]\nlocal_only = ["*"]\n')
+    edited.nearby.saved(settings.as_uri())
+    hole = holes.at_cursor(edited.main, len(edited.main.text), syntax.of(edited.main))
+    for _ in range(10):
+        await edited.nearby.look(uri)
+        await edited.nearby.look(edited.main.uri)
+        context = await edited.nearby.read(edited.main, Settings(related_chars=8_000))
+        related = pipeline.to_request(edited.main, (hole,), context).related
+        assert not any("new" in each.text for each in related if each.for_copying)
+        await asyncio.sleep(0.01)
+    await edited.nearby.close()
+
+
+async def test_nothing_is_kept_of_a_document_that_was_closed_while_it_was_read(tmp_path: Path) -> None:
+    document = Document((tmp_path / "main.py").as_uri(), "python", "import helper\n")
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([tmp_path.as_uri()])
+    looking = asyncio.create_task(nearby.look(document.uri))
+    await asyncio.sleep(0)
+    nearby.forget(document.uri)
+    assert await looking == "has not been looked up yet"
+    assert await nearby.look(document.uri) == ""
+    reading = asyncio.create_task(nearby.read(document, Settings(related_chars=8_000)))
+    await asyncio.sleep(0)
+    nearby.forget(document.uri)
+    assert await reading == FileContext("")
+    assert document.uri not in nearby._looked
+    assert document.uri not in nearby._related
+    await nearby.close()
 
 
 async def test_a_file_that_was_saved_and_closed_is_read_at_once(tmp_path: Path) -> None:
