@@ -142,7 +142,7 @@ def check_model(model: str) -> None:
         if remote.address is None:
             raise ConfigError(f"{model} names no server; a remote model is named {model_names.HELP}")
     folder = model_names.folder_of(model)
-    if folder is not None and folder.suffix == model_names.GGUF and not folder.is_dir():
+    if folder is not None and folder.suffix.lower() == model_names.GGUF and not folder.is_dir():
         if not folder.is_file():
             raise ConfigError(f"there is no file {folder}")
     elif folder is not None and not folder.is_dir():

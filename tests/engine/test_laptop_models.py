@@ -30,7 +30,7 @@ from dg_lsp.engine.causal.layout import CausalProfile
 from dg_lsp.engine.common import loading, rank
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit import PROJECTIONS
-from dg_lsp.engine.model.pull import PullError, conversion, pulling
+from dg_lsp.engine.model.pull import PullError, conversion, file, pulling
 from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.wire import config, laptop
 from dg_lsp.wire.config import ConfigError
@@ -189,14 +189,38 @@ def test_a_file_that_is_named_as_a_model_is_converted_once_and_again_when_it_cha
     newer = loading.find(str(path))
     assert newer != folder
     assert list((tmp_path / "store").iterdir()) == [newer]
-    for data, sentence in ((b"PK", "is not a GGUF file"), (path.read_bytes()[:300], "can't be converted")):
+    for data, sentence in ((b"PK", "is not a GGUF file"), (path.read_bytes()[:300], "is cut short")):
         path.write_bytes(data)
         with pytest.raises(LoadError, match=sentence):
             loading.find(str(path))
     assert list((tmp_path / "store").iterdir()) == [newer]
     path.unlink()
-    with pytest.raises(ConfigError, match="there is no file"):
-        config.check_model(str(path))
+    with pytest.raises(PullError, match="there is no file"):
+        file.folder_of(path)
+    for missing in (path, path.with_suffix(".GGUF")):
+        with pytest.raises(ConfigError, match="there is no file"):
+            config.check_model(str(missing))
+
+
+def test_a_named_file_is_converted_by_one_process_at_a_time(
+    tmp_path: Path, gguf: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, path = tmp_path / "store", tmp_path / "a[b]c.GGUF"
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(store))
+    path.write_bytes(gguf)
+
+    def converting(text: str, share: float) -> None:
+        with pytest.raises(PullError, match="is being converted by another process"):
+            file.folder_of(path)
+
+    folder = file.folder_of(path, converting)
+    # A process that was killed left this.
+    start = folder.name.rpartition("-")[0]
+    (store / f".{start}-killed").mkdir()
+    os.utime(path, ns=(1, 1))
+    newer = loading.find(str(path))
+    assert newer != folder
+    assert list(store.iterdir()) == [newer]
 
 
 def test_smollm_cuts_each_digit_from_the_white_space_before_it(tmp_path: Path) -> None:

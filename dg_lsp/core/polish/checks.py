@@ -23,7 +23,13 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span, joined
 
 # In the grammars' names of nodes.
-_WORDS = re.compile("string|comment|text|pattern|heredoc|char|rune|content|format|escape")
+_WORDS = re.compile("string|comment|text|pattern|heredoc|char|rune|content|format|escape|preproc_arg")
+# The nodes around a macro's code.
+_MACROS = frozenset({"preproc_def", "preproc_function_def"})
+# In these nodes of Bash, if they are arguments, signs such as arrows stand for themselves. Spaces, quotes and dashes do not.
+_BASH_WORDS = frozenset({"word", "regex"})
+_ARROWS = frozenset(map(chr, range(0x2190, 0x2200)))  # some of them count as mathematical
+_BLANK = "\N{BRAILLE PATTERN BLANK}"
 _MOST_OCCURRENCES = 50
 # Letters and marks that nobody sees (Unicode's Default_Ignorable_Code_Point).
 _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
@@ -88,8 +94,16 @@ def _is_no_code(char: str) -> bool:
 
 
 def _is_words(tree: Syntax, at: int) -> bool:
-    """Return whether the character is in a comment, a string, a pattern, or text between tags."""
-    return bool(_WORDS.search(tree.node_at(Span(at, at + 1)).type))
+    """Return whether the character is in a comment, a string, a pattern, text between tags, or a directive's text."""
+    node = tree.node_at(Span(at, at + 1))
+    if tree.language.name == "bash" and node.type in _BASH_WORDS:
+        is_argument = node.parent is not None and node.parent.type in ("command", "binary_expression")
+        char = tree.text[at]
+        return is_argument and char != _BLANK and (unicodedata.category(char) == "So" or char in _ARROWS)
+    if node.parent is not None and node.parent.type in _MACROS:  # its tree does not say what is a string
+        start = tree.span(node).start
+        return languages.mask(tree.text[start : at + 1], tree.language.name)[-1] == "\0"
+    return bool(_WORDS.search(node.type))
 
 
 def _occurrences(text: str, char: str) -> Iterator[int]:

@@ -259,7 +259,7 @@ def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _tex
         folder = Path(name).expanduser()
     except RuntimeError as error:
         raise LoadError(f"there is no model folder {name}: there is no user of that name") from error
-    if folder_of(name) is not None and folder.suffix == GGUF and folder.is_file():
+    if folder_of(name) is not None and folder.suffix.lower() == GGUF and folder.is_file():
         from dg_lsp.engine.model.pull import PullError, file  # few models are such files
 
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.pull.conversion import convert
 from dg_lsp.wire import files, laptop
+from dg_lsp.wire.discovery import DiscoveryError, hold
 
 MAGIC = b"GGUF"
 
@@ -32,21 +35,44 @@ def folder_of(path: Path, on_progress: Callable[[str, float], None] = lambda _te
         start = f"{path.stem}-{_hash(str(path))}-"
         folder = store / f"{start}{_hash(f'{status.st_size} {status.st_mtime_ns}')}"
         if not folder.exists():
-            work = Path(tempfile.mkdtemp(prefix=f".{start}", dir=store))
-            try:
-                convert(path, work, lambda text, share: on_progress(f"{text} (once)", share))
-                for older in store.glob(f"{start}*"):
-                    shutil.rmtree(older, ignore_errors=True)
-                work.rename(folder)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+            _convert(path, store, start, folder, on_progress)
+    except FileNotFoundError as error:
+        if error.filename == str(path):
+            raise PullError(f"there is no file {path}") from error
+        raise PullError(f"{error.filename or path} can't be used: {(error.strerror or str(error)).lower()}") from error
     except OSError as error:
         raise PullError(f"{error.filename or path} can't be used: {(error.strerror or str(error)).lower()}") from error
     except PullError:
         raise
+    except (DiscoveryError, struct.error) as error:
+        # The second is of a number whose bytes are not all there.
+        raise PullError(str(error) if isinstance(error, DiscoveryError) else f"{path} is cut short") from error
     except Exception as error:  # the file's content, which nobody has checked
         raise PullError(f"{path} can't be converted: {str(error) or type(error).__name__}") from error
     return folder
+
+
+def _convert(path: Path, store: Path, start: str, folder: Path, on_progress: Callable[[str, float], None]) -> None:
+    """Convert a file into `folder`, and remove what else begins with `start`: of older files, and of killed processes."""
+    lock = hold(store / f".{start}lock")
+    if lock is None:
+        raise PullError(f"{path} is being converted by another process; wait for it")
+    try:
+        if folder.exists():  # another process was faster
+            return
+        for killed in store.glob(f".{glob.escape(start)}*"):
+            if killed != lock.path:
+                shutil.rmtree(killed, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{start}", dir=store))
+        try:
+            convert(path, work, lambda text, share: on_progress(f"{text} (once)", share))
+            for older in store.glob(f"{glob.escape(start)}*"):
+                shutil.rmtree(older, ignore_errors=True)
+            work.rename(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    finally:
+        lock.release()
 
 
 def _hash(text: str) -> str:
