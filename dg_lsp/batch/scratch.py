@@ -29,8 +29,6 @@ MAX_BYTES = 4 << 30  # a larger project could fill the disk unnoticed
 MAX_LINKED_BYTES = 64 << 20  # of one file elsewhere that a link in the project leads to
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
-
-
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 
 

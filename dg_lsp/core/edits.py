@@ -18,7 +18,7 @@ MOST_EDITS = 6
 LEAST_LOGP = -0.7
 """The least log-probability of a whole answer that is offered unprompted, for weights of which no other is known: one half."""
 LINE_CHARACTERS = 600
-"""Longer lines are shown up to here, so a window with one can't be written anew."""
+"""Longer lines are shown up to here, so a window with one can't be rewritten."""
 # The window keeps its first lines, and of the others no more characters than this.
 _WINDOW_CHARACTERS = 1792
 

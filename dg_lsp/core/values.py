@@ -156,7 +156,7 @@ class InfillRequest:
     The window reads `prefix, hole 0, between[0], hole 1, …, suffix`. Leads and trails are already part of the fixed
     text. `path` is a short file name that the model sees; nothing is read from it.
 
-    With a `question`, the model is asked for the next edit: its one hole is the question's window, whose text it writes anew.
+    With a `question`, the model is asked for the next edit: its one hole is the question's window, whose text it rewrites.
     There is no text on both sides then, because the question has it.
     """
 

@@ -18,6 +18,8 @@ from dg_lsp.core.syntax import difference
 
 MOST_CHARS = 1_500
 """The most characters of an edit, its old and new lines together."""
+SECRET_CHARS = 8_000
+"""How far around a place a secret is looked for: no key is longer, and a whole file would take too long at each pause."""
 JOIN_S = 10.0  # changes of one place within so many seconds are one edit
 BURST_S, BURST_FILES = 1.0, 3  # so many files that change within this time are not typed
 
@@ -39,7 +41,7 @@ class Made:
         edit = edits.edit_between("", in_lf(self.before), in_lf(self.after))
         if edit is None or edit.blank or len(edit.old) + len(edit.new) > MOST_CHARS:
             return None
-        # Whether a line is part of a secret, only the whole text tells.
+        # The lines alone do not tell whether they are part of a secret, such as a key of many lines.
         end_before = len(self.before) - (len(self.after) - self.end)
         is_secret = meets_secret(self.before, self.start, end_before) or meets_secret(self.after, self.start, self.end)
         return None if is_secret else edit
@@ -127,7 +129,9 @@ def in_lf(text: str) -> str:
 def meets_secret(text: str, start: int, end: int) -> bool:
     """Return whether the lines of a span, or one beside them, hold a part of what looks like a secret."""
     low, high = _line_before(text, start), _line_behind(text, end)
-    return any(span.start < high and span.end > low for span in secrets.spans(text))
+    first = _line_start(text, max(0, low - SECRET_CHARS))
+    near = text[first : high + SECRET_CHARS]
+    return any(first + span.start < high and first + span.end > low for span in secrets.spans(near))
 
 
 def is_restored(hunk: Hunk, text: str, made: Sequence[Edit]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +25,6 @@ from dg_lsp.server.completion import Completer
 from dg_lsp.server.history import History, in_lf, is_restored, meets_secret
 from dg_lsp.server.snapshot import Snapshot, Snapshots
 from dg_lsp.wire.background import Tasks
-
-log = logging.getLogger(__name__)
 
 PAUSE_S = 0.4
 """An unprompted request waits so long for another change or movement before the model is asked."""
@@ -140,7 +137,7 @@ class NextEdits:
         return found
 
     async def _found(self, request: EditRequest) -> EditOffer | str | EngineError:
-        """Return the edit to show, or the reason why there is none. An error is a result, so that nobody else reports it."""
+        """Return the edit to show, or the reason why there is none. An error is a result, so that it is reported only once."""
         now = await self._snapshots.take(request.uri, request.offset)
         if now is None:
             return "the document is not open"
@@ -234,10 +231,9 @@ class NextEdits:
 
     def typed(self, uri: str, before: str, text: str) -> None:
         """Record that the text of a document changed."""
-        self._work.end(uri)
         self._offers.pop(uri, None)
         known = self._answers.get(uri)
-        self._answers.clear()  # of other documents too: what the user changes here may change what follows there
+        self.forget_answers()  # of other documents too: what the user changes here may change what follows there
         if known is not None and known.text == before and (rest := known.accepted(text)) is not None and rest.hunks:
             self._answers[uri] = rest
         if len(text) <= reasons.MAX_FILE_CHARS:
@@ -259,7 +255,8 @@ class NextEdits:
         self._history.forget(uri)
 
     def forget_answers(self) -> None:
-        """Forget all answers; they depend on the settings and the model."""
+        """Forget all answers, also those on their way; they depend on the texts, the settings and the model."""
+        self._work.cancel()
         self._answers.clear()
 
     async def close(self) -> None:
@@ -282,7 +279,7 @@ def question(now: Snapshot, history: History, made: Sequence[Edit]) -> Question 
         return "the lines around the cursor are blank"
     if any(mark in asked.window.text for mark in (CURSOR, SEPARATOR)):
         return "the lines around the cursor contain a mark of the prompt"
-    if max(map(len, (asked.window.text.splitlines()))) > LINE_CHARACTERS - len(CURSOR):
+    if max(map(len, asked.window.text.splitlines())) > LINE_CHARACTERS - len(CURSOR):
         return "a line around the cursor is too long"
     if meets_secret(raw, *(raw_offset(now.index, asked.window.start + at) for at in (0, len(asked.window.text)))):
         return "the lines around the cursor hold what looks like a secret"

@@ -332,8 +332,8 @@ class Nearby:
         its name, its hidden parent folders and the ignore files above it. A document that is no local file is refused, unless
         it was never saved, is a cell of a notebook (`is_cell`), or is on another machine: then the names in its URI count.
         """
-        # `set_roots` cancels running look-ups, and a save makes them old; then look up again. Not after `forget`:
-        # nobody would forget that result.
+        # `set_roots` cancels running look-ups, and a save makes them old; then look up again. Not after `forget`,
+        # because that result would stay for ever.
         while (task := self._renew_look(uri, is_cell=is_cell)) is not None:
             n_roots = self._n_roots
             if not (await asyncio.wait([task], timeout=LOOK_S))[0]:

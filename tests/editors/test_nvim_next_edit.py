@@ -23,7 +23,7 @@ CODE = "def area(w, h):\n    return w * h\n\n\na = area(2, 3)\nprint(a)\nb = are
 RENAMED = CODE.replace("def area", "def size")
 FIRST = RENAMED.replace("a = area", "a = size")
 SECOND = FIRST.replace("b = area", "b = size")
-# Blank lines keep the script out of the lines around the cursor, which the engine writes anew.
+# Blank lines keep the script out of the lines around the cursor, which the engine rewrites.
 GAP = "\n\n\n"
 TOP = 4
 

@@ -12,7 +12,7 @@ from tests.editors.machine import ROOT
 from tests.editors.waiting import until
 from tests.editors.workbench import Workbench, workbench
 
-# Blank lines keep the script out of the lines around the cursor, which the engine writes anew.
+# Blank lines keep the script out of the lines around the cursor, which the engine rewrites.
 TOP = 4
 HEAD = says(edit=["area", "size"]) + "\n" * (TOP - 1)
 TEXT = f"{HEAD}def area(w, h):\n    return w * h\n\n\na = area(2, 3)\nprint(a)\nb = area(4, 5)\n"

@@ -35,7 +35,7 @@ def to_size(window: str) -> str:
 
 
 class Writer(ReadyEngine):
-    """An engine that writes windows anew, and may wait until the test lets it."""
+    """An engine that rewrites windows, and may wait until the test lets it."""
 
     def __init__(self) -> None:
         self.write: Write = to_size
@@ -373,9 +373,7 @@ KEY = "-----BEGIN PRIVATE KEY-----\n" + "".join(
         ),
     ],
 )
-async def test_a_window_that_may_not_be_written_anew_is_not_asked_for(
-    session: Session, text: str, place: str, why: str
-) -> None:
+async def test_a_window_that_may_not_be_rewritten_is_not_asked_for(session: Session, text: str, place: str, why: str) -> None:
     session.open("width = 1\n", "untitled:b")
     session.change("size = 1\n", "untitled:b")
     session.open(text)

@@ -31,7 +31,7 @@ _BASH_WORDS = frozenset({"word", "regex"})
 _ARROWS = frozenset(map(chr, range(0x2190, 0x2200)))  # some of them count as mathematical
 _BLANK = "\N{BRAILLE PATTERN BLANK}"
 _MOST_OCCURRENCES = 50
-# Letters and marks that nobody sees (Unicode's Default_Ignorable_Code_Point).
+# Invisible letters and marks (Unicode's Default_Ignorable_Code_Point).
 _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list|accessor_list|switch|select_|interface_type")
 

@@ -1,4 +1,4 @@
-"""The next edit of a causal model: it writes the window around the cursor anew, and the window's own tokens predict the answer.
+"""The next edit of a causal model: it rewrites the window around the cursor, and the window's own tokens predict the answer.
 
 The first pass reads the whole window behind the prompt. It tells all tokens up to the first one that differs, so an answer that
 changes nothing takes one pass. After that, what follows the last tokens in the window is predicted.

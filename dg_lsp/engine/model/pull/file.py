@@ -36,18 +36,17 @@ def folder_of(path: Path, on_progress: Callable[[str, float], None] = lambda _te
         folder = store / f"{start}{_hash(f'{status.st_size} {status.st_mtime_ns}')}"
         if not folder.exists():
             _convert(path, store, start, folder, on_progress)
-    except FileNotFoundError as error:
-        if error.filename == str(path):
-            raise PullError(f"there is no file {path}") from error
-        raise PullError(f"{error.filename or path} can't be used: {(error.strerror or str(error)).lower()}") from error
-    except OSError as error:
-        raise PullError(f"{error.filename or path} can't be used: {(error.strerror or str(error)).lower()}") from error
     except PullError:
         raise
-    except (DiscoveryError, struct.error) as error:
-        # The second is of a number whose bytes are not all there.
-        raise PullError(str(error) if isinstance(error, DiscoveryError) else f"{path} is cut short") from error
-    except Exception as error:  # the file's content, which nobody has checked
+    except DiscoveryError as error:
+        raise PullError(str(error)) from error
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.filename == str(path):
+            raise PullError(f"there is no file {path}") from error
+        raise PullError(f"{error.filename or path} can't be used: {(error.strerror or str(error)).lower()}") from error
+    except struct.error as error:  # the bytes of a number are not all there
+        raise PullError(f"{path} is cut short") from error
+    except Exception as error:  # the file's content was not checked
         raise PullError(f"{path} can't be converted: {str(error) or type(error).__name__}") from error
     return folder
 
