@@ -115,6 +115,23 @@ def test_an_inline_placeholder_is_no_block() -> None:
     assert hole.indent == "    "
 
 
+@pytest.mark.parametrize(
+    ("says", "is_hole"),
+    [
+        ("", True),
+        ('"bytes"', True),
+        ('"does not yet read bytes"', True),
+        ('"unsupported: {x:?}"', False),
+        ('"cannot be here"', False),
+    ],
+)
+def test_an_inline_placeholder_that_says_why_it_stays_is_no_hole(says: str, is_hole: bool) -> None:
+    document, _ = marked.holes(
+        f"fn f(x: X) -> u8 {{\n    match x {{\n        X::A => 1,\n        _ => unimplemented!({says}),\n    }}\n}}", "rust"
+    )
+    assert bool(holes.in_document(document, marked.parse(document), BODIES)) == is_hole
+
+
 def test_body_holes_do_not_overlap_in_broken_nested_placeholders() -> None:
     check(
         """

@@ -70,7 +70,7 @@ ELSEWHERE = re.compile(
       | (?:must|should|to|needs\ to)\ (?:be\ )?(?:overrid|implement)\w*
       | (?:must|should)\ (?:define|provide) | abstract
       | not\ (?:be\ )?(?:supported|allowed|available|applicable|needed|required)(?!\ yet) | unsupported
-      | does\ ?n[o']t | can\ ?not | can't | (?:must|should)\ not | meaningless
+      | (?:does\ ?n[o']t | can\ ?not | can't)(?!\ yet) | (?:must|should)\ not | meaningless
     )\b""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -296,7 +296,8 @@ def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tu
             insort(placeholders, body, key=lambda body: body.hole.span)
     inline = (node for node in facts.all("placeholder.inline") if not is_overgrown(node))
     spans = (*map(syntax.span, inline), *_stranded(syntax, facts))
-    strays = {hole.span: hole for hole in (_statement(span, syntax) for span in spans)}
+    missing = (span for span in spans if not ELSEWHERE.search(syntax.text, span.start, span.end))
+    strays = {hole.span: hole for hole in (_statement(span, syntax) for span in missing)}
     for span in sorted(strays):
         if not any(span.touches(body.hole.span) for body in _around(placeholders, span)):
             insort(placeholders, Body(strays[span], span, bare=False), key=lambda body: body.hole.span)
