@@ -101,7 +101,7 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
 
     With `tests`, pytest runs at least these; any other command runs as it is.
     """
-    private = copy.root.parent
+    private = copy.private
     log, report = private / "output", private / "tests.xml"
     report.unlink(missing_ok=True)
     mark = uuid.uuid4().hex
@@ -341,7 +341,13 @@ class Copies:
 @contextlib.contextmanager
 def open_copies(a_check: Check, n_jobs: int, on_message: Callable[[str], None]) -> Iterator[Copies]:
     """Yield the copies of a run; they are removed afterwards."""
-    with scratch.directory() as folder:
+    place, strange = scratch.place_for(a_check.folder)
+    if strange is not None:
+        on_message(
+            f"{strange} is above the copies for --check, and may change what it does: "
+            "remove it, or set TMPDIR to a folder without settings above it"
+        )
+    with scratch.directory(place) as folder:
         yield Copies(folder, a_check, asyncio.Semaphore(n_jobs), on_message)
 
 
@@ -368,7 +374,7 @@ class Prober:
     _note: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        document, self._note = self.plan.source.document, self.copy.root.parent / "executed"
+        document, self._note = self.plan.source.document, self.copy.private / "executed"
         edits = {hole: edit_for(document, hole, str(self._note)) for hole in self.plan.holes}
         self.raising = {hole: edit for hole, edit in edits.items() if edit}
         self.tokens = {hole: token_of(document, hole) for hole in self.plan.holes}

@@ -5,6 +5,9 @@ project points into the copy, and one to a file elsewhere becomes a file. Paths 
 directories that git ignores are left out (build output, environments), except `node_modules` and directories that the check's
 command names; so are links to directories elsewhere. The copies of a run are in one private directory, which no walk enters
 (`wire.files.COPIES`). If the run is killed, the next run removes it.
+
+Most test runners and compilers search the folders above for settings. So a copy gets the settings that are above the original,
+and it is put where no others are above it.
 """
 
 from __future__ import annotations
@@ -29,6 +32,28 @@ MAX_BYTES = 4 << 30  # a larger project could fill the disk unnoticed
 MAX_LINKED_BYTES = 64 << 20  # of one file elsewhere that a link in the project leads to
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
+MAX_SETTING_BYTES = 1 << 20
+SETTINGS = (
+    *("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py"),
+    *("ruff.toml", ".ruff.toml", ".editorconfig", ".python-version", ".tool-versions", "go.mod", "go.sum", "package.json"),
+    *(
+        "tsconfig.json",
+        "tsconfig.base.json",
+        "jsconfig.json",
+        ".nvmrc",
+        "eslint.config.js",
+        "eslint.config.mjs",
+        ".eslintrc.json",
+    ),
+    *("rust-toolchain.toml", "rustfmt.toml", ".ruby-version", "global.json", "Directory.Build.props"),
+    *(f"jest.config.{suffix}" for suffix in ("js", "ts", "mjs", "cjs", "json")),
+)
+"""Settings that a program in a project reads in the folders above it, and that say something without the files beside them."""
+# These name other projects, or hold packages or keys: a copy without the rest would fail where the original does not.
+_NEVER_COPIED = (
+    *("setup.py", "node_modules", ".npmrc", "go.work", "Cargo.toml", ".cargo", "Gemfile", "Rakefile", "pom.xml"),
+    *("settings.gradle", "settings.gradle.kts"),
+)
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 
 
@@ -42,6 +67,7 @@ class Copy:
 
     original: Path
     root: Path
+    private: Path  # the directory around the copy, for what a check writes besides
     _stamps: dict[Path, tuple[int, int]] = field(default_factory=dict)
     _clock: int = 0
 
@@ -79,11 +105,33 @@ class Copy:
                 self.put(path, path.read_bytes())
 
 
+def place_for(project: Path) -> tuple[Path, Path | None]:
+    """Return the folder for a run's copies, and settings above it that are not above the project, or None.
+
+    It is the first of `_places` with no such settings, else the first one.
+    """
+    strange = {place: _strange_settings(place, project) for place in _places()}
+    return next(((place, None) for place, setting in strange.items() if setting is None), next(iter(strange.items())))
+
+
+def _places() -> list[Path]:
+    named = [Path(tempfile.gettempdir()).resolve(), Path("/var/tmp").resolve()]  # noqa: S108 -- a private folder is made in it
+    return [place for place in named if place == named[0] or os.access(place, os.W_OK | os.X_OK)]
+
+
+def _strange_settings(place: Path, project: Path) -> Path | None:
+    own = {project, *project.parents}
+    paths = (folder / name for folder in (place, *place.parents) if folder not in own for name in (*SETTINGS, *_NEVER_COPIED))
+    return next((path for path in paths if os.path.exists(path)), None)  # noqa: PTH110 -- that of Path raises in a closed folder
+
+
 @contextlib.contextmanager
-def directory() -> Iterator[Path]:
-    """Yield a private directory that is removed afterwards, or by the next run if this process is killed."""
-    temporary = Path(tempfile.gettempdir()).resolve()
-    for folder in temporary.glob(f"{files.COPIES}*"):
+def directory(place: Path | None = None) -> Iterator[Path]:
+    """Yield a private directory that is removed afterwards, or by the next run if this process is killed.
+
+    It is in `place`, else in the first of `_places`.
+    """
+    for folder in (folder for each in _places() for folder in each.glob(f"{files.COPIES}*")):
         with contextlib.suppress(OSError):
             info = folder.lstat()
             if info.st_uid != os.getuid() or not stat.S_ISDIR(info.st_mode):
@@ -96,7 +144,7 @@ def directory() -> Iterator[Path]:
                     _remove(folder)
             finally:
                 os.close(handle)
-    temporary = Path(tempfile.mkdtemp(prefix=files.NEW_COPIES, dir=temporary))
+    temporary = Path(tempfile.mkdtemp(prefix=files.NEW_COPIES, dir=place or _places()[0]))
     handle = os.open(temporary / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _lock(handle)
@@ -113,9 +161,15 @@ def directory() -> Iterator[Path]:
 def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]]:
     """Copy the project into a directory; return the copy, and a line for each file that could not be copied."""
     original = original.resolve()
-    root = into / (original.name or "project")
+    above = _settings_above(original)
+    top = above[-1].parent if above else original
+    private = into / (top.name or "project")
+    root = private / original.relative_to(top)
     root.mkdir(parents=True)
-    made, problems, n_bytes = Copy(original, root), [], 0
+    for path in above:
+        with contextlib.suppress(OSError):
+            shutil.copyfile(path, private / path.relative_to(top))
+    made, problems, n_bytes = Copy(original, root, into), [], 0
     for path in contents(original, command):
         place = root / path.relative_to(original)
         try:
@@ -134,6 +188,16 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
                 "add its data to .gitignore, or run without --check"
             )
     return made, problems
+
+
+def _settings_above(original: Path) -> list[Path]:
+    """Return the settings above the project, the nearest first."""
+    settings = []
+    for path in (folder / name for folder in original.parents for name in SETTINGS):
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG((info := path.stat()).st_mode) and info.st_size <= MAX_SETTING_BYTES:
+                settings.append(path)
+    return settings
 
 
 def contents(root: Path, command: str = "") -> Iterator[Path]:

@@ -149,6 +149,70 @@ def test_a_copy_has_no_link_out_but_that_to_an_environment_s_python(project: Pat
         assert not list(copy.root.rglob(".git"))
 
 
+STRANGE = "[pytest]\naddopts = --strange\n"
+FAILS = "raise RuntimeError\n"
+
+
+@pytest.mark.parametrize(
+    ("temporary", "above"),
+    [
+        ({"pytest.ini": STRANGE}, {}),
+        ({"pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--strange'\n"}, {}),
+        ({"setup.cfg": STRANGE.replace("pytest", "tool:pytest")}, {"deep/conftest.py": FAILS}),
+        ({"setup.py": "", "conftest.py": FAILS}, {}),
+        (
+            {"pytest.ini": STRANGE},
+            {"pytest.ini": "[pytest]\npython_files = a.py\n", "conftest.py": ""},
+        ),
+        (
+            {"Cargo.toml": "[workspace]\n"},
+            {"tox.ini": "[pytest]\n", "conftest.py": ""},
+        ),
+    ],
+)
+def test_settings_above_a_project_apply_to_its_copy_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: dict[str, str], above: dict[str, str]
+) -> None:
+    project = tmp_path / "above" / "deep" / "project"
+    for folder, texts in (("tmp", temporary), ("above", above)):
+        for name, text in texts.items():
+            (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / name).write_text(text)
+    project.mkdir(parents=True)
+    for name in ("a.py", "test_a.py"):
+        (project / name).write_text("def test_a(pytestconfig):\n    print('root:', pytestconfig.rootpath)\n")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    command = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {shlex.quote(sys.executable)} -m pytest -sq -p no:cacheprovider"
+    at_home = subprocess.run(command, shell=True, cwd=project, capture_output=True, text=True, check=False)
+    copies: list[Path] = []
+
+    async def checked() -> Verdict:
+        with check.open_copies(Check(command, folder=project), 1, pytest.fail) as open_copies:
+            async with open_copies.taken(project) as copy:
+                copies.append(copy.root)
+                return await check.run(open_copies.check, copy, project / "a.py")
+
+    result = asyncio.run(checked())
+    assert (result.problem, "1 passed" in at_home.stdout) == ("", True), result.output
+    [root] = [line for line in at_home.stdout.splitlines() if line.startswith("root: ")]
+    [root_of_copy] = [line for line in result.output.splitlines() if line.startswith("root: ")]
+    depth = len(project.relative_to(root.removeprefix("root: ")).parts)
+    assert root_of_copy == root or root_of_copy == f"root: {copies[0].parents[depth - 1]}"
+    assert not copies[0].is_relative_to(tmp_path)
+
+
+def test_settings_above_all_places_for_copies_are_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_places", lambda: [project.parent / "tmp"])
+    (project.parent / "tmp").mkdir()
+    (project.parent / "tmp" / "go.work").touch()
+    messages: list[str] = []
+    with check.open_copies(Check("true", folder=project), 1, messages.append):
+        pass
+    assert [each.partition(" is above the copies for --check")[0] for each in messages] == [
+        str(project.parent / "tmp" / "go.work")
+    ]
+
+
 def test_what_a_project_has_is_not_taken_for_copies_left_over(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(project))
     for folder in (project / "dg-lsp-check-1", project.parent / "outside"):
