@@ -95,7 +95,7 @@ class Link:
         self.lost = False
         self._reader, self._writer = reader, writer
         self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Queue[Message | None]] = {}
+        self._events: dict[int, asyncio.Queue[Message | None]] = {}
         """For each running request, what the engine sends for it; None when the connection ends."""
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.ensure_future(self._read(first_word_s))
@@ -165,13 +165,13 @@ class Link:
         if self.lost:
             raise self._gone()
         number = next(self._numbers)
-        answers = self._answers[number] = asyncio.Queue()
+        events = self._events[number] = asyncio.Queue()
         try:
             line = stream.encode(Message(name, fields, number))
             with contextlib.suppress(ConnectionError):  # the end of the connection comes as an answer
                 await self._writer.drain()
             self._writer.write(line)
-            while (message := await answers.get()) is not None:
+            while (message := await events.get()) is not None:
                 event = messages.decode_event(message.name, Fields(message.fields))
                 if isinstance(event, Problem):
                     raise self._error(event)
@@ -182,7 +182,7 @@ class Link:
         except WireError as error:
             raise EngineError(str(error)) from error
         finally:
-            if self._answers.pop(number, None) is not None and not self.lost:
+            if self._events.pop(number, None) is not None and not self.lost:
                 self._writer.write(stream.encode(Message("cancel", number=number)))
 
     async def _read(self, first_word_s: float) -> None:
@@ -200,8 +200,8 @@ class Link:
         finally:
             self.lost = True
             self._writer.transport.abort()
-            for answers in self._answers.values():
-                answers.put_nowait(None)
+            for events in self._events.values():
+                events.put_nowait(None)
             if not self._opened.done():
                 self._opened.set_exception(SilentError(self.state) if self.is_silent else LinkLostError("no engine responds"))
                 self._opened.exception()  # asyncio logs exceptions that were never read
@@ -211,10 +211,10 @@ class Link:
     def _take(self, message: Message) -> None:
         if message.number:
             # What comes after a request was cancelled has no reader.
-            if answers := self._answers.get(message.number):
-                answers.put_nowait(message)
+            if events := self._events.get(message.number):
+                events.put_nowait(message)
                 if message.name in ANSWERS:
-                    del self._answers[message.number]
+                    del self._events[message.number]
             return
         event = messages.decode_event(message.name, Fields(message.fields))
         if isinstance(event, Problem):

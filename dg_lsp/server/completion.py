@@ -1,8 +1,8 @@
 """One request for suggestions, from the editor's position to the reply: reuse, wait, ask, show.
 
-This module holds the order of these steps. The decisions are pure functions: why not to suggest (`reasons`), how long to wait
-(`rhythm`), what was typed since (`cursor`), what the user does not want (`unwanted`), and at the end of this file whether to
-show an answer. What the engine said, or is about to say, is in one table (`answers`).
+This module holds the order of these steps. The decisions are pure functions: why nothing is shown (`reasons`), how long to wait
+(`rhythm`), what was typed since (`cursor`) and what the user does not want (`unwanted`). What the engine said, or is about to
+say, is in one table (`answers`).
 
 A newer request for a document ends the older one with no suggestions. It also cancels the engine's work, unless the running
 answer may still fit.
@@ -18,10 +18,10 @@ from functools import partial
 
 from dg_lsp.client.engine import EngineClient
 from dg_lsp.client.port import EngineError
-from dg_lsp.core import confidence, holes, languages, positions
+from dg_lsp.core import holes, languages, positions
 from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Calibrated, Document, Hole, Ranked, Span
+from dg_lsp.core.values import Budget, Document, Hole, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server import cursor, reasons, rhythm
@@ -31,7 +31,6 @@ from dg_lsp.server.rhythm import Rhythm
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
 from dg_lsp.server.unwanted import Unwanted
 from dg_lsp.wire.background import Tasks
-from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +39,6 @@ AHEAD_LATENCY_MS = 400.0
 
 # A cursor that moves on at once, as with an arrow key that is held down, has not arrived.
 ARRIVAL_S = 0.1
-
-SUPERSEDED = Reason("superseded", "a newer request replaced this one")
-NO_ANSWER = Reason("noAnswer", "the model has no answer here")
-MOVED = Reason("moved", "the text changed while the answer was made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +122,7 @@ class Completer:
     async def _complete(self, request: SuggestionRequest) -> Reply:
         now = await self._snapshots.take(request.uri, request.offset, request.selected)
         if now is None:
-            return self._nothing(Reason("unknown", "the document is not open"))
+            return self._nothing(reasons.UNKNOWN)
         index, line = now.index, now.index.at(request.offset)
         before, after = index.text[index.start(line) : request.offset], index.text[request.offset : index.end(line)]
         if (reason := self._refusal(now, after, automatic=request.automatic)) is not None:
@@ -150,13 +145,13 @@ class Completer:
                 ask_at = time() + (self._wait_ms(request, now, before, after) if waits else 0.0) / 1000
             if joined is None and time() >= ask_at:
                 if not self._snapshots.is_current(now):
-                    return self._nothing(MOVED)
+                    return self._nothing(reasons.MOVED)
                 joined = self._answers.start(place, n_candidates, self._ask(now, n_candidates))
             answer = joined or answer
             # One that is too young to be joined may be old enough after the wait, or come meanwhile.
             awaited = joined or self._answers.running(place, n_candidates)
             await self._answers.change(awaited, ask_at - time() if joined is None else None)
-        return self._nothing(SUPERSEDED)
+        return self._nothing(reasons.SUPERSEDED)
 
     def _wait_ms(self, request: SuggestionRequest, now: Snapshot, before: str, after: str) -> float:
         """Return how long an unprompted request waits before it asks the engine, in milliseconds."""
@@ -186,7 +181,7 @@ class Completer:
     def _to_show(
         self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]
     ) -> tuple[tuple[Suggestion, ...], Reason | None]:
-        return visible(suggestions, partial(self._is_unwanted, now), now.settings, automatic=request.automatic)
+        return reasons.visible(suggestions, partial(self._is_unwanted, now), now.settings, automatic=request.automatic)
 
     def _is_unwanted(self, now: Snapshot, suggestion: Suggestion) -> bool:
         document, language = now.document, languages.get(now.document.language)
@@ -203,7 +198,7 @@ class Completer:
         try:
             return await self._fill(now, n_candidates, is_ahead=is_ahead)
         except EngineError as error:
-            return Result(n_candidates, reason=Reason("noAnswer", str(error)), error=error)
+            return Result(n_candidates, reason=reasons.no_answer(str(error)), error=error)
         except Exception as error:
             log.exception("a request failed")
             return Result(n_candidates, reason=reasons.failed(error))
@@ -230,7 +225,7 @@ class Completer:
         is_over = bool(settings.deadline) and latency_ms >= settings.deadline
         is_late = answer.is_cut_short or (is_over and not answer.n_candidates)
         if not suggestions:
-            reason = out_of_time(settings) if is_late and settings.deadline else Reason("noAnswer", answer.reason)
+            reason = reasons.out_of_time(settings) if is_late and settings.deadline else reasons.no_answer(answer.reason)
         # Do not keep an answer that the deadline cut short.
         is_kept = not is_late and all(suggestion.candidate.finished for suggestion in suggestions)
         return Result(n_candidates, suggestions, reason, is_kept=is_kept)
@@ -293,7 +288,7 @@ class Completer:
         ):
             answer = Reply(doc.index, *moved)
         else:
-            return self._nothing(MOVED)
+            return self._nothing(reasons.MOVED)
         if answer.replaced is None:
             self._unwanted.offer(request.uri, answer.index.text, answer.at, answer.suggestions[0].text)
         self._on_outcome(None)
@@ -362,48 +357,3 @@ class Completer:
         await self._here.close()
         await self._answers.close()
         await self._outlines.close()
-
-
-# --- Whether to show an answer. Pure
-
-
-def visible(
-    suggestions: tuple[Suggestion, ...], is_unwanted: Callable[[Suggestion], bool], settings: Settings, *, automatic: bool
-) -> tuple[tuple[Suggestion, ...], Reason | None]:
-    """Return the suggestions to show, best first, or the reason for none.
-
-    An unprompted request gets at most one suggestion, which must reach the threshold and not be unwanted: rejected or removed
-    by the user. Without those the others are likelier. An explicit request gets up to `settings.candidates` suggestions.
-    """
-    if not suggestions:
-        return (), NO_ANSWER
-    if not automatic:
-        return suggestions[: settings.candidates], None
-    unwanted = [suggestion for suggestion in suggestions if is_unwanted(suggestion)]
-    excluded = [suggestion.confidence for suggestion in unwanted]
-    wanted = [
-        (suggestion, confidence.without(excluded, suggestion.confidence))
-        for suggestion in suggestions
-        if suggestion not in unwanted
-    ]
-    if not wanted:
-        return (), Reason("rejected", "you rejected or removed the same text here")
-    for suggestion, sureness in wanted:
-        if confidence.is_sure(sureness, settings.suggestion_threshold):
-            return (suggestion,), None
-    if not any(suggestion.candidate.finished for suggestion, _ in wanted):
-        return (), out_of_time(settings)
-    match max((sureness for _, sureness in wanted), key=confidence.order):
-        case Calibrated(probability):
-            why = f"is right with a probability of {probability:.2f}, below {settings.threshold:.2f}"
-        case Ranked(_, True):
-            why = "was cut short, or contradicts the text around it"
-        case Ranked():
-            why = "comes from a model that is not calibrated; `dg-lsp calibrate` measures how often it is right"
-    return (), Reason("unsure", f"the best answer {why}")
-
-
-def out_of_time(settings: Settings) -> Reason:
-    """Return the reason for no suggestion where the deadline ended the engine's work."""
-    limit = f"the time ({settings.deadline / 1000:g} s) ran out"
-    return Reason("deadline", f"{limit}; raise `completion.deadline`, or choose a faster model")

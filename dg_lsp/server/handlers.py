@@ -15,7 +15,6 @@ from dg_lsp.core import positions
 from dg_lsp.core.values import Span
 from dg_lsp.server import configuration, convert, methods, reasons
 from dg_lsp.server.methods import BadParamsError, Versioned
-from dg_lsp.server.reasons import Reason
 from dg_lsp.server.session import DgLanguageServer
 
 if TYPE_CHECKING:
@@ -248,14 +247,14 @@ async def _answer(
     uri, encoding = params.text_document.uri, server.documents.encoding
     doc = server.documents.get(uri)
     if doc is None:
-        server.note_outcome(Reason("unknown", "the document is not open"))
+        server.note_outcome(reasons.UNKNOWN)
         return Reply(positions.lines(""))
     item = (convert.to_span(doc.index, selected.range, encoding), selected.text) if selected else None
     offset = convert.to_offset(doc.index, params.position, encoding)
     try:
         return await server.completer.complete(SuggestionRequest(uri, offset, automatic, item, server.client.own_wait_ms))
     except EngineError as error:
-        server.note_outcome(Reason("engine", str(error)))
+        server.note_outcome(reasons.no_engine(str(error)))
         await server.tell(str(error))
         return Reply(doc.index)
     except Exception as error:

@@ -1,20 +1,23 @@
-"""Why no suggestion is made at a place: each reason has a code, and a sentence for the log and the status.
+"""Why nothing is shown at a place: each reason has a code, and a sentence for the log and the status.
 
-They have a fixed order. Some are known at once, and some only after parsing. Pure: the caller passes what it has looked
-up about ignore files and the engine.
+They have a fixed order. Some are known at once, some only after parsing, and some from the engine's answer (`visible`). Pure:
+the caller passes what it has looked up about ignore files, the engine and what the user does not want.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from dg_lsp.core import languages, lexing
+from dg_lsp.core import confidence, languages, lexing
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Span
+from dg_lsp.core.values import Calibrated, Document, Ranked, Span
 from dg_lsp.server import installation
 from dg_lsp.wire.settings import Settings
+
+if TYPE_CHECKING:
+    from dg_lsp.core.polish import Suggestion  # imported for the first request
 
 Scope = Literal["code", "comment", "string"]
 MAX_FILE_CHARS = 1_000_000
@@ -25,10 +28,25 @@ OPEN_CHARS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why there is no suggestion: a code for programs and a sentence for people."""
+    """Why nothing is shown: a code for programs and a sentence for people."""
 
     code: str
     message: str
+
+
+UNKNOWN = Reason("unknown", "the document is not open")
+SUPERSEDED = Reason("superseded", "a newer request replaced this one")
+MOVED = Reason("moved", "the text changed while the answer was made")
+
+
+def no_answer(message: str = "the model has no answer here") -> Reason:
+    """Return the reason where the engine gave none that could be shown, with its message."""
+    return Reason("noAnswer", message)
+
+
+def no_engine(message: str) -> Reason:
+    """Return the reason where the engine takes no requests now, or has failed on this one."""
+    return Reason("engine", message)
 
 
 def failed(error: BaseException) -> Reason:
@@ -69,7 +87,7 @@ def reasons(
     if settings.trigger == "manual":
         yield Reason("manual", "suggestions come only on request: `trigger` is `manual`")
     if engine:
-        yield Reason("engine", engine)
+        yield no_engine(engine)
     if after[:1].isalnum() or after[:1] == "_":
         yield Reason("midWord", "the cursor is before a word")
 
@@ -128,3 +146,45 @@ def scope_at(document: Document, syntax: Syntax | None, offset: int) -> Scope:
     lexer = lexing.named(f"cursor:{name}", syntax.language.name)
     kind = lexing.kind_at(syntax.text, offset, lexer, start)
     return "code" if kind == "verbatim" else kind
+
+
+def visible(
+    suggestions: tuple[Suggestion, ...], is_unwanted: Callable[[Suggestion], bool], settings: Settings, *, automatic: bool
+) -> tuple[tuple[Suggestion, ...], Reason | None]:
+    """Return the suggestions to show, best first, or the reason for none.
+
+    An unprompted request gets at most one suggestion, which must reach the threshold and not be unwanted: rejected or removed
+    by the user. Without those the others are likelier. An explicit request gets up to `settings.candidates` suggestions.
+    """
+    if not suggestions:
+        return (), no_answer()
+    if not automatic:
+        return suggestions[: settings.candidates], None
+    unwanted = [suggestion for suggestion in suggestions if is_unwanted(suggestion)]
+    excluded = [suggestion.confidence for suggestion in unwanted]
+    wanted = [
+        (suggestion, confidence.without(excluded, suggestion.confidence))
+        for suggestion in suggestions
+        if suggestion not in unwanted
+    ]
+    if not wanted:
+        return (), Reason("rejected", "you rejected or removed the same text here")
+    for suggestion, sureness in wanted:
+        if confidence.is_sure(sureness, settings.suggestion_threshold):
+            return (suggestion,), None
+    if not any(suggestion.candidate.finished for suggestion, _ in wanted):
+        return (), out_of_time(settings)
+    match max((sureness for _, sureness in wanted), key=confidence.order):
+        case Calibrated(probability):
+            why = f"is right with a probability of {probability:.2f}, below {settings.threshold:.2f}"
+        case Ranked(_, True):
+            why = "was cut short, or contradicts the text around it"
+        case Ranked():
+            why = "comes from a model that is not calibrated; `dg-lsp calibrate` measures how often it is right"
+    return (), Reason("unsure", f"the best answer {why}")
+
+
+def out_of_time(settings: Settings) -> Reason:
+    """Return the reason for no suggestion where the deadline ended the engine's work."""
+    limit = f"the time ({settings.deadline / 1000:g} s) ran out"
+    return Reason("deadline", f"{limit}; raise `completion.deadline`, or choose a faster model")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.values import Calibrated, Candidate, Confidence, Edit, Ranked, Span
-from dg_lsp.server import answers, completion, configuration, cursor, reasons
+from dg_lsp.server import answers, configuration, cursor, reasons
 from dg_lsp.server import rhythm as rhythms
 from dg_lsp.server.answers import Answer, Answers, Result
 from dg_lsp.server.cursor import Cursor
@@ -262,7 +262,7 @@ def shown(
     *offers: Suggestion, automatic: bool = True, unwanted: Unwanted | None = None, settings: Settings | None = None
 ) -> list[str]:
     at, known = at_cursor("x = $0"), unwanted or Unwanted()
-    to_show, reason = completion.visible(
+    to_show, reason = reasons.visible(
         offers,
         lambda each: known.holds("a", at.before, len(at.before), each.text, 10.0),
         settings or Settings(),

@@ -158,7 +158,7 @@ class FixedStep:
     def load_prefix(self, kv: KV) -> None:
         """Copy a prefix to the end of its room."""
         length = kv[0][0].shape[2]
-        prefix_cache.put(kv, self._kv, self.bucket.prefix - length)
+        prefix_cache.copy_into(kv, self._kv, self.bucket.prefix - length)
         self._length.fill_(length)
 
     def load_rows(self, denoiser: Denoiser, rows: Sequence[int]) -> None:

@@ -54,7 +54,7 @@ def room(like: KV, n_slots: int) -> KV:
     return [(keys.new_zeros(shape), values.new_zeros(shape)) for (keys, values), shape in zip(like, shapes, strict=True)]
 
 
-def put(kv: KV, into: KV, first: int = 0) -> None:
+def copy_into(kv: KV, into: KV, first: int = 0) -> None:
     """Copy keys and values of one row into others, to the slots from `first` on."""
     for pair, targets in zip(kv, into, strict=True):
         for values, target in zip(pair, targets, strict=True):

@@ -185,7 +185,7 @@ class OwnRoom:
 
     def __init__(self, passes: Encoder, kv: KV, n_slots: int, positions: Sequence[int]) -> None:
         self._passes, self.capacity, self.kv = passes, n_slots, prefix_cache.room(kv, n_slots)
-        prefix_cache.put(kv, self.kv)
+        prefix_cache.copy_into(kv, self.kv)
         self._device = kv[0][0].device
         self._positions = torch.tensor(positions, dtype=torch.long, device=self._device)
 

@@ -144,7 +144,7 @@ class Passes:
     def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
         n_given = len(positions)
         room.positions[:n_given] = torch.tensor(positions, dtype=torch.long, device=self.device)
-        prefix_cache.put(kv, room.kv)
+        prefix_cache.copy_into(kv, room.kv)
 
     def pairs(self, room: Room) -> KV:
         return room.kv

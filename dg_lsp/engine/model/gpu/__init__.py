@@ -24,7 +24,7 @@ from torch import Tensor
 from dg_lsp.core.place import last_line
 from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.matmul import NarrowMatrix, Quantised, Weight, WideMatrix, additive, attention_over, quantised
-from dg_lsp.engine.model.prefix_cache import KV, put
+from dg_lsp.engine.model.prefix_cache import KV, copy_into
 from dg_lsp.engine.model.recording import ROWS, TreeInputs
 from dg_lsp.engine.model.weights.llama import Layer, Linear, embedded, rotations
 
@@ -334,7 +334,7 @@ class GpuPasses:
         """Copy keys and values to the first slots of a room. Each token sees all of them, wherever they stand."""
         del positions
         if kv:
-            put(kv, as_pairs(room.kv))
+            copy_into(kv, as_pairs(room.kv))
 
     def pairs(self, room: Room) -> KV:
         return as_pairs(room.kv)
@@ -349,7 +349,7 @@ class GpuPasses:
         slots = torch.arange(n_past, n_past + n_new, device=self.device)
         visible = None
         if past:
-            put(past, as_pairs(kv))
+            copy_into(past, as_pairs(kv))
             visible = torch.arange(n_past + n_new, device=self.device)[None] <= slots[:, None]
         hidden = self.read(TreeInputs(ids[0], slots, slots, visible), Room(kv, self.table(n_past + n_new)))
         return hidden[None], as_pairs(kv)
