@@ -37,6 +37,8 @@ export class NextEdits implements vscode.Disposable {
   private listeners: vscode.Disposable[] = [];
   private shown: Shown | undefined;
   private request: vscode.CancellationTokenSource | undefined;
+  /** Who asked what runs. */
+  private askedBy: 1 | 2 = BY_ITSELF;
   private timer: NodeJS.Timeout | undefined;
 
   constructor(private readonly snooze: Snooze) {}
@@ -66,7 +68,8 @@ export class NextEdits implements vscode.Disposable {
       vscode.window.onDidChangeTextEditorSelection(({ textEditor }) => {
         if (textEditor !== vscode.window.activeTextEditor) return;
         this.setContext();
-        this.askSoon();
+        // The event of a movement may come after the key that asks behind it: then what the user asked for is asked at the new place.
+        this.askSoon(this.askedBy);
       }),
       vscode.window.onDidChangeActiveTextEditor(() => {
         this.stop();
@@ -90,6 +93,8 @@ export class NextEdits implements vscode.Disposable {
     }
     const at = shown.client.protocol2CodeConverter.asPosition(first.range.start);
     shown.editor.selection = new vscode.Selection(at, at);
+    // The event of this movement comes later than the next key may.
+    this.setContext();
     shown.editor.revealRange(new vscode.Range(at, at), vscode.TextEditorRevealType.InCenterIfOutsideViewport);
   }
 
@@ -118,16 +123,19 @@ export class NextEdits implements vscode.Disposable {
   }
 
   /** Ask after the events of this moment: the client sends the change only after its own listener was called. */
-  private askSoon(): void {
+  private askSoon(askedBy: 1 | 2 = BY_ITSELF): void {
     this.request?.cancel();
     clearTimeout(this.timer);
+    this.askedBy = askedBy;
     this.timer = setTimeout(() => {
-      if (this.client && this.trigger === "pause" && this.snooze.until === undefined) void this.ask(this.client, BY_ITSELF);
+      const isWanted = askedBy === BY_USER || (this.trigger === "pause" && this.snooze.until === undefined);
+      if (this.client && isWanted) void this.ask(this.client, askedBy);
     });
   }
 
   private async ask(client: LanguageClient, triggerKind: 1 | 2): Promise<void> {
     this.request?.cancel();
+    this.askedBy = BY_ITSELF;
     const editor = vscode.window.activeTextEditor;
     if (!editor || !hasOneCursor(editor)) {
       this.hide();
@@ -135,12 +143,14 @@ export class NextEdits implements vscode.Disposable {
     }
     const request = new vscode.CancellationTokenSource();
     this.request = request;
+    this.askedBy = triggerKind;
     const { document } = editor;
     const convert = client.code2ProtocolConverter;
     const textDocument = { uri: convert.asUri(document.uri), version: document.version };
     const position = convert.asPosition(editor.selection.active);
     const answer = await client.sendRequest(nextEditAsked, { textDocument, position, context: { triggerKind } }, request.token).catch(() => undefined);
     if (request.token.isCancellationRequested || editor !== vscode.window.activeTextEditor) return;
+    this.askedBy = BY_ITSELF;
     this.hide();
     const edit = answer?.edits[0];
     if (edit?.textDocument.version === document.version && hasOneCursor(editor)) this.show(client, editor, edit);
