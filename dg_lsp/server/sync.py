@@ -7,7 +7,8 @@ edit updates only the lines around it, in the line index too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import tree_sitter
@@ -121,7 +122,7 @@ class OpenDocument:
             # An error near the cursor is the user's own. One further away may come from the text that was left out.
             is_own = all(abs(at - offset) <= OWN_CHARS for error in near.errors for at in (error.start, error.end))
             whole = None if is_own else self._whole()
-            if whole is not None and len(near.errors) > len(whole.errors):
+            if whole is not None and not _are_within(near.errors, whole.errors):
                 # The partial parse is wrong for this file, for example because of braces in preprocessor branches.
                 self._parts_fit, near = False, whole
         self._near = near
@@ -199,6 +200,13 @@ class Documents:
                 before = cells[: cells.index(uri)]
                 return tuple(doc.document for cell in before if (doc := self._open.get(cell)))
         return None
+
+
+def _are_within(errors: Iterable[Span], others: Sequence[Span]) -> bool:
+    """Return whether each of the errors touches one of the others, which are in order."""
+    starts = [each.start for each in others]
+    before = ((error, bisect_right(starts, error.end)) for error in errors)
+    return all(n and others[n - 1].end >= error.start for error, n in before)
 
 
 def _point(index: Lines, offset: int) -> Point:

@@ -85,6 +85,16 @@ def test_local_syntax_in_text_that_is_not_ascii() -> None:
             typist.check(at + 1)
 
 
+@pytest.mark.parametrize("end", ["", "    'last': [{\n}\n"], ids=["never closed", "open inside"])
+def test_a_long_file_with_an_open_bracket_is_parsed_in_parts(end: str) -> None:
+    text = "TABLE = {\n" + "    'key': {'value': 1},\n" * 4_000 + end
+    document = OpenDocument("untitled:a", "python", 1, text)
+    for place in (2, 3):
+        near = document.near(len(text) // place)
+        assert near is not None
+        assert near.parts
+
+
 def test_a_file_whose_parts_do_not_fit_is_parsed_in_whole() -> None:
     text = "#ifdef A\nvoid f() {\n#else\nvoid g() {\n#endif\n" + "  x();\n" * 8000 + "}\n"
     document = OpenDocument("untitled:a.c", "c", 1, text)
