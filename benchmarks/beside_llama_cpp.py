@@ -137,7 +137,7 @@ async def _filled(engine: EngineClient, pid: int, task: Task) -> Answer:
     spent, began = processor_ms(pid), time.monotonic()
     candidates = await engine.fill(request, on_done=ends.append)
     times = {"ms": 1000 * (time.monotonic() - began), "cpu_ms": processor_ms(pid) - spent}
-    answer = pipeline.to_answer(request, candidates, document, syntax=tree, is_file=True)
+    answer = await pipeline.to_answer(request, candidates, document, syntax=tree, is_file=True)
     text = answer.suggestions[0].edits[0].text if answer.suggestions else ""
     return times | {"text": text, "reused": ends[0].cache.reused if ends else 0}
 

@@ -110,7 +110,7 @@ class Rounds:
         try:
             request = request_of(group)
             candidates = await self.engine.fill(request)
-            answer = pipeline.to_answer(
+            answer = await pipeline.to_answer(
                 request,
                 candidates,
                 plan.source.document,

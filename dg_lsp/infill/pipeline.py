@@ -5,6 +5,7 @@ It keeps no state between calls, reads no file, and knows engines only by the in
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -102,7 +103,7 @@ async def infill(
     if not holes:
         return InfillAnswer()
     request = to_request(document, holes, file_context, syntax=syntax)
-    return to_answer(
+    return await to_answer(
         request,
         await engine.fill(request),
         document,
@@ -151,7 +152,7 @@ def _paragraphs(document: Document, holes: Sequence[Hole], file_context: FileCon
     return context.paragraphs(here.above[-NEAR_CHARS:], here.below, file_context.nearby, file_context.related_chars)
 
 
-def to_answer(
+async def to_answer(
     request: InfillRequest,
     candidates: Sequence[Candidate],
     document: Document,
@@ -164,7 +165,8 @@ def to_answer(
 ) -> InfillAnswer:
     """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
-    Once enough can be shown, those behind them are not looked at. A candidate with a name that the file does not bind comes
+    Other tasks run between two candidates: in a long file, each may take some hundredths of a second. Once enough can be shown,
+    those behind them are not looked at. A candidate with a name that the file does not bind comes
     after the others, in languages where this is no certain error. With `allow_shrink`, candidates that replace working code
     by less code come last; otherwise they are dropped. The suggestions for a single hole are cut before the first token whose
     probability is below `token_threshold`.
@@ -178,9 +180,11 @@ def to_answer(
     # By what speaks against them: nothing, an unbound name, replaces working code by less.
     ranks: tuple[dict[tuple[Edit, ...], Suggestion], ...] = ({}, {}, {})
     dropped: list[str] = []
-    for candidate in candidates:
+    for number, candidate in enumerate(candidates):
         if len(ranks[0]) >= request.budget.candidates:
             break
+        if number:
+            await asyncio.sleep(0)
         polished = to_edits(candidate)
         if polished.dropped and allow_shrink:
             shrinking = to_edits(candidate, allow_shrink=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_deep_code_is_parsed_near_the_cursor_and_judged(name: str, n_chars: int)
     holes.in_document(document, opened.syntax(), holes.KINDS)
     hole = holes.at_cursor(document, at, near)
     request = pipeline.to_request(document, (hole,), FileContext("a", budget=Budget(candidates=2)), syntax=near)
-    answer = pipeline.to_answer(request, [Candidate(("a(1)",), Calibrated(0.5))], document, syntax=near)
+    answer = asyncio.run(pipeline.to_answer(request, [Candidate(("a(1)",), Calibrated(0.5))], document, syntax=near))
     assert answer.suggestions or answer.reason
     row = document.text.count("\n", 0, at)
     opened.change(2, [naive.edit("x", (row, 0), (row, 0))], "utf-16")
@@ -86,7 +87,7 @@ def test_code_that_is_nested_too_deeply_counts_as_without_a_grammar(name: str) -
     assert opened.is_unparsed
     tree, hole = syntax.of(document), holes.at_cursor(document, at, None)
     request = pipeline.to_request(document, (hole,), FileContext("a"), syntax=None)
-    answer = pipeline.to_answer(request, [Candidate(("a(1)",), Calibrated(0.5))], document, syntax=tree)
+    answer = asyncio.run(pipeline.to_answer(request, [Candidate(("a(1)",), Calibrated(0.5))], document, syntax=tree))
     assert answer.reason == "the answer is in code that is nested too deeply to be checked"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dg_lsp.client.port import EngineError
 from dg_lsp.core import holes, syntax
-from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span, apply
+from dg_lsp.core.values import Budget, Calibrated, Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span, apply
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 from tests import marked
@@ -140,6 +140,22 @@ def test_a_request_shows_the_paragraphs_that_resemble_the_lines_around_its_place
 
     assert shown() == ["b.py", "a.py"]
     assert shown(related_chars=0) == []
+
+
+def test_other_tasks_run_between_two_candidates() -> None:
+    document, holes = drawn("x = ⟦⟧\n")
+    request = pipeline.to_request(document, holes, FileContext(budget=Budget(candidates=3)))
+    candidates = [Candidate((text,), Calibrated(0.5)) for text in ("one", "two", "three")]
+
+    async def n_turns() -> int:
+        polishing, n = asyncio.ensure_future(pipeline.to_answer(request, candidates, document)), 0
+        while not polishing.done():
+            await asyncio.sleep(0)
+            n += 1
+        assert len(polishing.result().suggestions) == len(candidates)
+        return n
+
+    assert asyncio.run(n_turns()) >= len(candidates)
 
 
 def test_without_a_hole_no_request_is_sent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +63,7 @@ def answer(text: str, candidates: list[Candidate], parsed: list[str], monkeypatc
         return parse(text, *rest, **more)
 
     monkeypatch.setattr(syntax, "parse", noted)
-    found = pipeline.to_answer(request, candidates, document, syntax=tree, token_threshold=0.1)
+    found = asyncio.run(pipeline.to_answer(request, candidates, document, syntax=tree, token_threshold=0.1))
     return [suggestion.text for suggestion in found.suggestions]
 
 
@@ -105,6 +106,6 @@ def written(document: Document, hole: Hole, tokens: list[str]) -> str:
     confidences = (*(0.9 for _ in tokens[1:]), 0.01)
     candidate = Candidate(("".join(tokens),), Calibrated(0.9), (confidences,), lengths=(tuple(map(len, tokens)),))
     request, tree = pipeline.to_request(document, (hole,), FileContext()), syntax.of(document)
-    found = pipeline.to_answer(request, [candidate], document, syntax=tree, is_file=True, token_threshold=0.1)
+    found = asyncio.run(pipeline.to_answer(request, [candidate], document, syntax=tree, is_file=True, token_threshold=0.1))
     [suggestion] = found.suggestions
     return values.apply(document.text, suggestion.edits)

@@ -82,20 +82,21 @@ async def in_a_server() -> float:
 
 
 async def in_a_batch() -> float:
-    def fill(number: int, n_chars: int) -> None:
+    async def fill(number: int, n_chars: int) -> None:
         text, at = text_of(number, n_chars)
         document = Document(f"file:///nowhere/file{number}.py", "python", text)
         syntax = syntaxes.of(document)
         hole = holes.at_cursor(document, at, syntax)
         request = pipeline.to_request(document, (hole,), FileContext("a.py", budget=Budget(candidates=4)), syntax=syntax)
         candidates = [Candidate((answer,), Calibrated(0.5)) for answer in ANSWERS]
-        assert pipeline.to_answer(request, candidates, document, syntax=syntax, is_file=True).suggestions
+        answer = await pipeline.to_answer(request, candidates, document, syntax=syntax, is_file=True)
+        assert answer.suggestions
 
     for number in range(N_LONG):
-        fill(N_DOCUMENTS + number, LONG_CHARS)
+        await fill(N_DOCUMENTS + number, LONG_CHARS)
     before = megabytes()
     for number in range(N_DOCUMENTS):
-        fill(number, LONG_CHARS if number < N_LONG else 4_000)
+        await fill(number, LONG_CHARS if number < N_LONG else 4_000)
     return megabytes() - before
 
 
