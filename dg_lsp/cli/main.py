@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from dg_lsp import INTERRUPTED, __version__, is_interrupt
+from dg_lsp import INTERRUPTED, OUT_OF_MEMORY, __version__, is_interrupt, is_out_of_memory
 from dg_lsp.cli import infill
 from dg_lsp.cli.options import command_group, print_message
 from dg_lsp.wire import programs
@@ -117,7 +117,7 @@ def fail(error: Exception) -> NoReturn:
         raise SystemExit(INTERRUPTED) from None
     is_of_removed = isinstance(error, FileNotFoundError) and not programs.here()
     removed = "the current folder no longer exists; change to another one, or name full paths"
-    print_message(removed if is_of_removed else _crash_message(error))
+    print_message(removed if is_of_removed else OUT_OF_MEMORY if is_out_of_memory(error) else _crash_message(error))
     raise SystemExit(2) from None
 
 

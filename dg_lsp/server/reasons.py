@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from dg_lsp import OUT_OF_MEMORY, is_out_of_memory
 from dg_lsp.core import confidence, languages, lexing
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Calibrated, Document, Ranked, Span
@@ -50,9 +51,9 @@ def no_engine(message: str) -> Reason:
 
 
 def failed(error: BaseException) -> Reason:
-    """Return the reason for an unexpected error, which the caller logs: a changed installation, or a defect of ours."""
+    """Return the reason for an unexpected error, which is logged: a changed installation, no memory, or a defect of ours."""
     defect = f"dg-lsp failed on this request ({type(error).__name__}); its log says where"
-    return Reason("internal", installation.change() or defect)
+    return Reason("internal", installation.change() or (OUT_OF_MEMORY if is_out_of_memory(error) else defect))
 
 
 def reasons(

@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dg_lsp import __version__
+from dg_lsp import OUT_OF_MEMORY, __version__, is_out_of_memory
 from dg_lsp.wire import model_names, programs, stream
 from dg_lsp.wire.files import replace
 from dg_lsp.wire.messages import PROTOCOL, Fields, WireError
@@ -347,9 +347,11 @@ def start_engine(
                 start_new_session=True,
             )
         except OSError as error:
-            raise DiscoveryError(f"the engine can't be started: {error.strerror}") from error
+            reason = OUT_OF_MEMORY if is_out_of_memory(error) or error.errno == errno.EAGAIN else error.strerror
+            raise DiscoveryError(f"the engine can't be started: {reason}") from error
     # Without this wait, an engine that ends before its starter would stay in the process table as a zombie.
-    threading.Thread(target=_reap, args=(process, files), name="dg-lsp-reaper", daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # the system allows no other thread
+        threading.Thread(target=_reap, args=(process, files), name="dg-lsp-reaper", daemon=True).start()
     return process
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from dg_lsp import is_out_of_memory
 from dg_lsp.cli.setup import PUBLISHED
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
@@ -28,7 +29,6 @@ from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import Cost
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph, Work
-from dg_lsp.engine.model.recovery import is_out_of_memory
 from tests.engine.engine_kit import finish
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder, a_prefix
 from tests.pages import gpus as page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 import torch
 from tokenizers import Tokenizer, trainers
 from torch import Tensor
@@ -299,11 +301,30 @@ def test_tokenizer_of_parts_encodes_as_the_whole_file(dream: MaskedFiller, tmp_p
     assert dream.loaded.vocabulary.special == whole.special
 
 
-def test_too_little_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError  # which has no words
+def test_a_tokenizer_that_cuts_or_fills_up_texts_does_neither(tmp_path: Path) -> None:
+    file = write(tmp_path, "Dream", *DREAM) / "tokenizer.json"
+    expected = Vocabulary.from_file(file).encode(TEXT)
+    values = json.loads(file.read_text())
+    sides = {"strategy": "LongestFirst", "direction": "Right"}
+    values["truncation"] = {"max_length": 1, "stride": 5, **sides}  # the library panics at each text
+    values["padding"] = {"strategy": {"Fixed": 9999}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+    values["padding"] |= {"pad_type_id": 0, "pad_token": "a"}
+    file.write_text(json.dumps(values))
+    assert Vocabulary.from_file(file).encode(TEXT) == expected
 
-    monkeypatch.setattr(Vocabulary, "from_file", fail)
+
+@pytest.mark.parametrize("place", [(Vocabulary, "from_file"), (safetensors, "safe_open")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory"), RuntimeError("can't start new thread")], ids=str
+)
+def test_too_little_memory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[object, str], error: Exception
+) -> None:
+    def fail(*_: object, **_options: object) -> None:
+        raise error
+
+    # What a limit of memory hits first depends on the system.
+    monkeypatch.setattr(*place, fail)
     with pytest.raises(
         LoadError, match=r"there is too little memory to load .*; close other programs, or choose a smaller model"
     ):

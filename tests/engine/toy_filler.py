@@ -2,8 +2,8 @@
 
 A request's prefix may hold a JSON object: `steps` to take, a `gate` (a file whose length is how many steps may be taken),
 a `journal` (a file that gets the request's `name` after each step), an error to `raise` in the step of that number, or a
-signal number to `die` by. The model's name may be `fails`, `breaks`, `no-memory`, or `gate:PATH`, a file to
-wait for while loading.
+signal number to `die` by. The model's name may be `fails`, `breaks`, `panics`, `no-memory`, or `gate:PATH`, a
+file to wait for while loading.
 """
 
 import json
@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer, models
 
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from dg_lsp.engine.common.task import Concurrency, Filler, Task, UserError
@@ -26,6 +28,8 @@ def load(model: str, *, device: str, on_progress: Callable[[str, float], None], 
         raise UserError("there is no checkpoint of that name")
     if model == "breaks":
         raise OSError("a file is broken")
+    if model == "panics":
+        raise panic()
     if model == "no-memory":
         raise MemoryError
     if model.startswith("gate:"):
@@ -40,16 +44,30 @@ class OutOfMemoryError(RuntimeError):
     """Named as torch names its own."""
 
 
+def panic() -> BaseException:
+    """Return the error of a real panic of a library in Rust, which is no Exception."""
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    values = json.loads(tokenizer.to_str())
+    values["truncation"] = {"max_length": 1, "stride": 5, "strategy": "LongestFirst", "direction": "Right"}
+    try:
+        Tokenizer.from_str(json.dumps(values)).encode("aa")
+    except BaseException as error:
+        return error
+    raise AssertionError
+
+
 class AcceleratorError(RuntimeError):
     """Named as torch names its own."""
 
 
-ERRORS: dict[str, Callable[[], Exception]] = {
+ERRORS: dict[str, Callable[[], BaseException]] = {
     "RuntimeError": lambda: RuntimeError("secret code in a message"),
     "OutOfMemoryError": OutOfMemoryError,
     "AcceleratorError": lambda: AcceleratorError("CUDA error: unspecified launch failure\nCompile with TORCH_USE_CUDA_DSA"),
     "a GPU without memory": lambda: AcceleratorError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"),
     "MemoryError": MemoryError,
+    "no thread": lambda: RuntimeError("can't start new thread"),
+    "panic": panic,
     "UserError": lambda: UserError("the server requires an API key"),
 }
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from dg_lsp import is_out_of_memory
 from dg_lsp.core import wording
 from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 
@@ -113,19 +114,20 @@ def reported(name: str) -> Iterator[None]:
     """Raise LoadError with a sentence for what may go wrong while a model is loaded."""
     try:
         yield
-    except (checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError) as error:
-        raise LoadError(str(error)) from error
-    except MemoryError as error:
-        raise LoadError(
-            f"there is too little memory to load {name}; close other programs, or choose a smaller model"
-        ) from error
     except torch.OutOfMemoryError as error:
         remedy = "close other programs that use it, or choose a smaller model"
         raise LoadError(f"the GPU ran out of memory while {name} was loaded; {remedy}") from error
     except torch.AcceleratorError as error:
         raise LoadError(f"{name} can't be loaded on the GPU: {wording.reason(error)}") from error
-    except OSError as error:
-        # Such as a folder without permission; the libraries' own errors are handled where they are called.
+    except BaseException as error:
+        # The libraries' own errors are handled where they are called, and there each looks like a damaged file.
+        if is_out_of_memory(error):
+            remedy = "close other programs, or choose a smaller model"
+            raise LoadError(f"there is too little memory to load {name}; {remedy}") from error
+        if isinstance(error, (checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError)):
+            raise LoadError(str(error)) from error
+        if not isinstance(error, OSError):
+            raise
         raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error
 
 
@@ -234,10 +236,10 @@ def _vocabulary(folder: Path) -> Vocabulary:
         if not (folder / "tokenizer.json").exists() and (folder / "merges.txt").exists():
             return Vocabulary.from_qwen2_parts(folder)
         return Vocabulary.from_file(folder / "tokenizer.json")
-    except (PermissionError, MemoryError):
+    except (PermissionError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise LoadError(f"{folder} has no tokenizer that can be read: {str(error) or type(error).__name__}") from error
+    except BaseException as error:  # a panic of the library, which is written in Rust, is no Exception
+        raise LoadError(f"{folder} has no tokenizer that can be read: {wording.reason(error)}") from error
 
 
 def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _text, _share: None) -> Path:

@@ -1,4 +1,4 @@
-"""How errors of memory and of the GPU are told from others, and how unused memory is returned. Imports no torch itself."""
+"""How errors of the GPU are told from others, and how unused memory is returned. Imports no torch itself."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ import ctypes
 import gc
 import sys
 
+from dg_lsp import is_out_of_memory
 from dg_lsp.engine.model.fit import machine
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether the error means out of memory. torch has an error class for this on a GPU, but none on a CPU."""
-    says_so = any(words in str(error) for words in ("can't allocate memory", "CUDA error: out of memory"))
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or says_so
-
-
-def is_gpu_lost(error: Exception) -> bool:
+def is_gpu_lost(error: BaseException) -> bool:
     """Return whether the error came from the GPU or its driver, and no later call in this process can succeed."""
     is_from_gpu = type(error).__name__ == "AcceleratorError" or (isinstance(error, RuntimeError) and "CUDA error" in str(error))
     return is_from_gpu and not is_out_of_memory(error)

@@ -35,6 +35,9 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         # The text `<pre>` in code must not become a control token. Layouts add control tokens by id.
         tokenizer.encode_special_tokens = True
+        # Many published files cut and fill up texts to what their model was trained with.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         byte_level = '"ByteLevel"' in tokenizer.to_str().partition('"decoder":')[2].partition('"model":')[0]
         if byte_level:
             _keep_every_character(tokenizer)

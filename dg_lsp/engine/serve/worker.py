@@ -1,7 +1,8 @@
 """The engine's one worker: the only thread that uses the model.
 
 It runs the queue's jobs one step at a time. A step is never interrupted: cancellations, deadlines and the queue are checked
-between steps. It also loads and unloads the model, and goes on after a failure of a request, of memory or of the GPU.
+between steps. It also loads and unloads the model, and goes on after a failure of a request, of memory or of the GPU. So it
+handles each BaseException of the model: a panic of a library in Rust is no Exception, and would end the thread alone.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
+from dg_lsp import is_out_of_memory
 from dg_lsp.core import wording
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.common.task import Filler, OnProgress, UserError
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.recovery import give_back_memory, is_gpu_lost, is_out_of_memory, return_freed_memory
+from dg_lsp.engine.model.recovery import give_back_memory, is_gpu_lost, return_freed_memory
 from dg_lsp.engine.serve.queue import Job, Queue
 from dg_lsp.wire.messages import Draft, Reason, Status
 
@@ -80,7 +82,7 @@ class Worker:
         """Return whether memory has room for another job; True if this can't be measured."""
         try:
             return self.filler is None or self.filler.has_room()
-        except Exception as error:  # a failed measurement must not stop all later jobs
+        except BaseException as error:  # a failed measurement must not stop all later jobs
             log.warning("could not measure the free memory", exc_info=error)
             return True
 
@@ -94,7 +96,7 @@ class Worker:
                 self.filler.expect(expected)
             if (seconds := self.filler.foresee()) is not None:
                 self._queue.foresee_in(seconds)
-        except Exception as error:  # no client waits for this, so only the log gets the error
+        except BaseException as error:  # no client waits for this, so only the log gets the error
             log.warning("could not prepare for the next request", exc_info=error)
             if self._has_lost_gpu(error):
                 return
@@ -122,7 +124,7 @@ class Worker:
             if job.ask.drafts and self._clock() - job.drafted_at >= DRAFT_EVERY_S and job.end is None:
                 job.drafted_at = self._clock()
                 job.emit(Draft(job.task.drafts(), job.steps))
-        except Exception as error:  # one bad request must not end a process that took minutes to load
+        except BaseException as error:  # one bad request must not end a process that took minutes to load
             self._fail_with(job, error)
         return None
 
@@ -132,14 +134,14 @@ class Worker:
         try:
             if reason in ("finished", "deadline") and job.task is not None:
                 candidates = job.task.candidates()
-        except Exception as error:  # as above
+        except BaseException as error:  # as above
             return self._fail_with(job, error)
         if reason == "deadline":
             candidates = tuple(replace(candidate, finished=False) for candidate in candidates)
         budget = job.ask.request.budget
         return self._queue.finish(job, reason, candidates[: budget.candidates + budget.spares])
 
-    def _fail_with(self, job: Job, error: Exception) -> None:
+    def _fail_with(self, job: Job, error: BaseException) -> None:
         self._has_finished = True
         log.error("a request failed", exc_info=error)
         if self._has_lost_gpu(error):
@@ -157,7 +159,7 @@ class Worker:
             message = f"the engine failed on this request ({type(error).__name__}); its log says where"
             self._queue.fail(job, "engine_failed", message)
 
-    def _has_lost_gpu(self, error: Exception) -> bool:
+    def _has_lost_gpu(self, error: BaseException) -> bool:
         """Return whether the error means that the GPU is lost; if so, fail all jobs, and load the model on the processor."""
         if self.filler is None or not self.filler.is_on_gpu or not is_gpu_lost(error):
             return False
@@ -172,14 +174,14 @@ class Worker:
         self._set_status(Status("loading"))
         try:
             self.filler = self._load(lambda text, fraction: self._set_status(Status("loading", text, fraction)))
-        except Exception as error:  # whatever a loader raises, the user must see it and the process must end cleanly
-            message = f"the model could not be loaded: {error or type(error).__name__}"
+        except BaseException as error:  # whatever a loader raises, the user must see it and the process must end cleanly
+            message = f"the model could not be loaded: {wording.reason(error)}"
             # The log gets the message with the status below.
-            if not isinstance(error, UserError):
+            if is_out_of_memory(error) and not isinstance(error, UserError):
+                message = "the model could not be loaded: there is too little memory for it; close other programs"
+            elif not isinstance(error, UserError):
                 log.exception("could not load the model")
                 message += "; the engine's log says where"
-            if is_out_of_memory(error):
-                message = "the model could not be loaded: there is not enough memory for it"
             self._queue.touch()  # the engine ends soon, but its clients need time to read the message
             self._set_status(Status("failed", message))
             self._queue.fail_all("not_loaded", message)
