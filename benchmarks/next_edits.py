@@ -8,7 +8,8 @@ model, a folder or a pulled one. It continues a file that is there, and stops af
 
 `table`: an offer is the hunk of an answer that is nearest to the cursor. It is right if it makes hunks of the commit in the
 window, one or several beside each other; white space within a line does not count. A threshold on the answer's log-probability
-says what is shown. Intervals (.95) are by commit. Last, thresholds fitted on half of the repositories, measured on the others.
+says what is shown, of all changes and of those that repeat one of the last edits. Intervals (.95) are by commit. After each
+curve: thresholds fitted on half of the repositories, measured on the others.
 """
 
 from __future__ import annotations
@@ -50,9 +51,8 @@ class Model:
 
     def answer(self, row: Row, window: Window) -> tuple[str | None, float]:
         """Return the written window, and its log-probability; None where it does not end."""
-        question = Question(row.shown, 0, row.edits, window)
         hole = Hole(Span(0, len(window.text)), "cursor", extent="lines")
-        task = self.filler.start(InfillRequest("", "", (hole,), path=row.path, question=question))
+        task = self.filler.start(InfillRequest("", "", (hole,), path=row.path, question=_question(row, window)))
         while task.step():
             pass
         candidates = task.candidates()
@@ -77,9 +77,14 @@ def ask(folder: Path, name: str, file: Path, n_each: int, seconds: float) -> Non
             text, logp = model.answer(row, place.window)
             written = {"logp": round(logp, 3), "answer": text}
             window = {"window": place.window.text, "goal": place.goal}
-            answers.append(_facts(row, place) | written | judged(place, text) | window)
+            repeats = {"repeats": text is not None and edits.repeats(_question(row, place.window), text)}
+            answers.append(_facts(row, place) | written | judged(place, text) | repeats | window)
         with file.open("a") as opened:
             opened.writelines(json.dumps(answer) + "\n" for answer in answers)
+
+
+def _question(row: Row, window: Window) -> Question:
+    return Question(row.shown, 0, row.edits, window)
 
 
 def _facts(row: edit_sessions.Row, place: edit_sessions.Place) -> Answer:
@@ -144,22 +149,29 @@ def _line(answers: Sequence[Answer], threshold: float) -> str:
     return f"| {threshold:.1f} | {found['shown']} | {found['right']} | {' | '.join(shares)} |"
 
 
+def _curve(answers: Sequence[Answer], n_hunks: int) -> None:
+    scores = sorted(
+        (each["logp"] for each in answers if each["offers"] and each["kind"] == "there" and not each["quiet"]), reverse=True
+    )
+    for n in dict.fromkeys(min(len(scores), max(1, int(share * n_hunks))) for share in SHARES if scores):
+        print(_line(answers, scores[n - 1]))
+    names = sorted({each["repository"] for each in answers})
+    for half in (0, 1):
+        ours = [each for each in answers if names.index(each["repository"]) % 2 == half]
+        others = [each for each in answers if names.index(each["repository"]) % 2 != half]
+        print("fitted on the other half:", _line(others, fitted(ours)))
+
+
 def table(file: Path) -> None:
     """Print the curve, the fitted thresholds on the other repositories, and the kinds of places."""
     answers = [json.loads(line) for line in file.read_text().splitlines()]
     hunks = [each for each in answers if each["kind"] == "there" and not each["quiet"]]
     n_quiet = sum(each["quiet"] for each in answers)
     print(f"{len(hunks)} hunks, {n_quiet} quiet places, {len({each['commit'] for each in answers})} commits")
-    print("| threshold | shown | right | precision | covered | quiet |\n| ---: | ---: | ---: | ---: | ---: | ---: |")
-    scores = sorted((each["logp"] for each in hunks if each["offers"]), reverse=True)
-    for n in dict.fromkeys(min(len(scores), max(1, int(share * len(hunks)))) for share in SHARES if scores):
-        threshold = scores[n - 1]
-        print(_line(answers, threshold))
-    names = sorted({each["repository"] for each in answers})
-    for half in (0, 1):
-        ours = [each for each in answers if names.index(each["repository"]) % 2 == half]
-        others = [each for each in answers if names.index(each["repository"]) % 2 != half]
-        print("fitted on the other half:", _line(others, fitted(ours)))
+    repeating = [each | {"offers": each["offers"] and each["repeats"]} for each in answers]
+    for title, some in (("all changes", answers), ("those that repeat one of the last edits", repeating)):
+        print(title, "| threshold | shown | right | precision | covered | quiet |", "|" + " ---: |" * 6, sep="\n")
+        _curve(some, len(hunks))
     for key in ("kind", "known", "echo"):
         for value in sorted({each[key] for each in answers}, key=str):
             some = [each for each in answers if each[key] == value]

@@ -7,6 +7,7 @@ around the cursor, three times: before the last edits, as it is, and as it becom
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -19,6 +20,8 @@ LEAST_LOGP = -0.7
 """The least log-probability of a whole answer that is offered unprompted, for weights of which no other is known: one half."""
 LINE_CHARACTERS = 600
 """Longer lines are shown up to here, so a window with one can't be rewritten."""
+# A part of a name, as `area` in `areaOf` and in `area_of`, or any other character.
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_a-zA-Z]+|\S")
 # The window keeps its first lines, and of the others no more characters than this.
 _WINDOW_CHARACTERS = 1792
 
@@ -257,3 +260,29 @@ def hunks(window: Window, answer: str) -> list[Hunk]:
     ]
     at = window.start + window.cursor
     return sorted(found, key=lambda hunk: max(hunk.start - at, at - hunk.end, 0))
+
+
+def repeats(asked: Question, answer: str) -> bool:
+    """Return whether the nearest change that an answer makes is one of the last edits again, at another place.
+
+    Then one of them removed all parts of names that it removes, and added all that it adds; their case does not count.
+    """
+    for hunk in hunks(asked.window, answer):
+        start = asked.window.start
+        old = asked.window.text[hunk.start - start : hunk.end - start]
+        if old.split() != hunk.text.split():
+            gone, come = _changed_parts(old, hunk.text)
+            made = (_changed_parts(edit.old, edit.new) for edit in asked.edits)
+            return bool(gone or come) and any(gone <= removed and come <= added for removed, added in made)
+    return False
+
+
+def _changed_parts(old: str, new: str) -> tuple[set[str], set[str]]:
+    """Return the parts of names that a change removes, and those that it adds."""
+    before, after = _PART.findall(old), _PART.findall(new)
+    gone, come = set[str](), set[str]()
+    for tag, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
+            gone.update(part.casefold() for part in before[a:b] if part.isalnum())
+            come.update(part.casefold() for part in after[c:d] if part.isalnum())
+    return gone, come

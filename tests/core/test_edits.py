@@ -59,3 +59,41 @@ def test_an_edit_is_the_run_of_lines_that_differs() -> None:
     assert (edit.first, edit.old, edit.new) == (3, "print(area(2, 3))\n", "print(area(2, 9))\n")
     assert edit.undone(after) == CODE
     assert edits.edit_between("a.py", CODE, CODE) is None
+
+
+@pytest.mark.parametrize(
+    ("made", "change", "repeats"),
+    [
+        ("area -> size", "print(area(2, 3)) -> print(size(2, 3))", True),
+        ("get_area -> get_size", "AreaOf -> SizeOf", True),
+        ("areaOfBox -> sizeOfBox", "the_area -> the_size", True),
+        ("area -> size", "print(area(2, 3)) -> print(volume(2, 3))", False),
+        ("area -> size", "print(2, 3) -> print(size(2, 3))", True),
+        ("f(a) -> f(a, strict)", "f(1, 2) -> f(1, 2, strict)", True),
+        ("f(a) -> f(a, strict)", "f(1, 2) -> f(1, 2, 3)", False),
+        ("f(a) -> f(a, 3)", "f(b) -> f(b, 3)", True),
+        ("log(x) -> ", "log(x) -> ", True),
+        ("log(x) -> ", "send(x) -> ", False),
+        # Two edits are not one.
+        ("a -> b; c -> d", "a -> d", False),
+        ("a -> b; c -> d", "c -> d", True),
+        # Names tell what is repeated, and marks alone do not.
+        ("f(a); -> f(a)", "f(b); -> f(b)", False),
+        ("größe -> fläche", "die_größe -> die_fläche", True),
+    ],
+)
+def test_a_change_repeats_an_edit_that_changed_the_same_parts_of_names(made: str, change: str, repeats: bool) -> None:
+    pairs = [each.partition(" -> ")[::2] for each in made.split("; " if "; " in made else "\n")]
+    last = tuple(edits.Edit("a.py", 0, f"{old}\n", f"{new}\n", "", "") for old, new in pairs)
+    old, _, new = change.partition(" -> ")
+    window = edits.Window(40, f"head\n{old}\n", 0)
+    assert edits.repeats(edits.Question("", 0, last, window), f"head\n{new}\n") is repeats
+
+
+def test_the_nearest_change_tells_whether_an_answer_repeats_an_edit() -> None:
+    window = edits.Window(0, "x = area\n\ny = 1\nz = 3\n", 0)
+    asked = edits.Question("", 0, (edits.Edit("a.py", 0, "area\n", "size\n", "", ""),), window)
+    assert edits.repeats(asked, "x = size\n\ny = 1\nz = 4\n")
+    assert not edits.repeats(asked, "x = other\n\ny = 1\nz = size\n")
+    assert edits.repeats(asked, "x =  size\n\ny = 1\nz = 3\n")
+    assert not edits.repeats(asked, window.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,24 @@ def test_an_answer_is_the_written_window_and_one_without_an_end_is_none(filler: 
     again = filler.start(asked())
     again.step()
     assert again.cache()["reused"] == again.cache()["tokens"]
+
+
+@pytest.mark.parametrize(("repeats", "doubted"), [(True, False), (False, True)])
+def test_a_change_that_repeats_an_edit_has_a_threshold_of_its_own(filler: CausalFiller, repeats: bool, doubted: bool) -> None:
+    profile = replace(filler.loaded.profile, edit_threshold=-1e9, new_edit_threshold=1.0)
+    question = asked().question
+    assert question is not None
+    old = question.window.text
+    made = (
+        edits.Edit("a.py", 0, old, old.replace("area", "size"), "", "")
+        if repeats
+        else edits.Edit("a.py", 0, "x\n", "y\n", "", "")
+    )
+    request = replace(asked(), question=replace(question, edits=(made,)))
+    written = EditDraft(EditInputs(request, replace(filler.loaded, profile=profile)))
+    written.ids = [*filler.loaded.vocabulary.encode(old.replace("area", "size")), 0]
+    written.logps = [-1.0] * len(written.ids)
+    assert written.candidate().confidence == Ranked(0, doubted=doubted)
 
 
 def test_a_question_is_read_ahead(filler: CausalFiller) -> None:

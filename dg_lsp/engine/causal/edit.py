@@ -44,8 +44,8 @@ class EditInputs(RequestInputs):
         # Each block is encoded alone, so a separator in the text of a file stays text.
         ids = tuple(token for block in blocks for token in (separator, *encode(block)))
         super().__init__(request, CausalPrompt(ids, (), b"", ()), loaded, None)
-        self.window = request.question.window
-        self.copy = (*encode(self.window.text.strip("\n") + "\n"), separator)
+        self.asked = request.question
+        self.copy = (*encode(self.asked.window.text.strip("\n") + "\n"), separator)
 
     @cached_property
     def ends(self) -> frozenset[int]:
@@ -104,9 +104,13 @@ class EditDraft:
                 break
 
     def candidate(self) -> Candidate:
-        """Return the written window, with the probability of each token; it is doubted if all of it is too unlikely."""
+        """Return the written window, with the probability of each token; it is doubted if all of it is too unlikely.
+
+        How likely it must be depends on whether its change repeats one of the last edits.
+        """
         text = self.inputs.vocabulary.decode(self.ids[:-1]).replace(edits.CURSOR, "")
-        doubted = sum(self.logps) < self.inputs.loaded.profile.edit_threshold
+        profile, asked = self.inputs.loaded.profile, self.inputs.asked
+        doubted = sum(self.logps) < (profile.edit_threshold if edits.repeats(asked, text) else profile.new_edit_threshold)
         chances = tuple(math.exp(min(logp, 0.0)) for logp in self.logps)
         return Candidate((text,), Ranked(0, doubted=doubted), (chances,), "causal")
 

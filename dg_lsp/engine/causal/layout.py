@@ -61,9 +61,11 @@ class CausalProfile:
     sure_logp: float = -0.6
     sure_margin: float = 1.0
     # Of the next edit: how much of the file is read, None for less on a processor than elsewhere; and the least log-probability
-    # of the whole window as the model writes it. Below it, nothing is offered unprompted.
+    # of the whole window as the model writes it, of one that repeats an edit of the last ones and of another. Below it, nothing
+    # is offered unprompted.
     edit_file: FilePart | None = None
     edit_threshold: float = LEAST_LOGP
+    new_edit_threshold: float = LEAST_LOGP
 
 
 FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
