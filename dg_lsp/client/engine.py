@@ -326,8 +326,9 @@ class EngineClient:
                     if is_last:
                         raise EngineError(self._with_log(f"{error}, twice")) from error
                 except EngineError as error:
-                    if request.question is None:  # a model that writes no edits may still write suggestions
-                        self._note(link, str(error))
+                    pause_s = error.retry_s if isinstance(error, EngineBusyError) else 0.0
+                    if request.question is None or pause_s:  # a model that writes no edits may still write suggestions
+                        self._note(link, str(error), pause_s)
                     raise
                 else:
                     self._note(link)
@@ -349,21 +350,22 @@ class EngineClient:
     def _is_remote(self) -> bool:
         return self.options is not None and model_names.is_remote(self.options.engine_id.model)
 
-    def _note(self, link: Link, problem: str = "") -> None:
+    def _note(self, link: Link, problem: str = "", pause_s: float = 0.0) -> None:
         """Record the outcome of a request, unless its engine was replaced or it changes nothing."""
-        if link is self._link and (problem or self._life.crashes or self.state.name == "failed"):
-            self._live(self._life.answered(self._clock(), problem))
+        if link is self._link and (problem or self._life.crashes or self.state.until):
+            self._live(self._life.answered(self._clock(), problem, pause_s))
 
     async def _send(self, link: Link, ask: Ask, on_draft: OnDraft | None, on_done: OnDone | None) -> tuple[Candidate, ...]:
         give_up, pause_s = time.monotonic() + BUSY_PATIENCE_S, 0.05
         while True:
             try:
                 return await link.infill(ask, on_draft, on_done)
-            except EngineBusyError:
+            except EngineBusyError as error:
+                wait_s = max(pause_s, error.retry_s)
                 # Batch work may wait; an interactive request fails at once.
-                if ask.priority == "interactive" or time.monotonic() >= give_up:
+                if ask.priority == "interactive" or time.monotonic() + error.retry_s >= give_up:
                     raise
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(wait_s)
             pause_s = min(2 * pause_s, 2.0)
 
     async def _linked(self) -> Link:
@@ -458,7 +460,7 @@ class EngineClient:
         elif link.lost:
             self._live(self._life.ended(now, is_crash=not link.said_bye))
         elif status.state == "failed":
-            self._live(self._life.refused(now, status.message))
+            self._live(self._life.refused(now, status.message, status.retry_s))
         elif status.state == "ready":
             if link.state.version != self._own_version and self.state.name in ("starting", "loading"):
                 self._on_message(

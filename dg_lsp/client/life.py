@@ -26,7 +26,7 @@ class LifeState:
 
     It is `off` until something needs it, and `ready` also if it ended because nothing used it: the next request starts it.
     `fraction` is the share of the model that is loaded. If it `failed`, `message` says why, and requests try again from
-    `until` on.
+    `until` on. If it is `ready` and has an `until`, its server wants no requests before that, as `message` says.
     """
 
     name: StateName = "off"
@@ -39,7 +39,7 @@ class LifeState:
 
         Requests are allowed while the engine starts or loads. A user who pauses then gets a suggestion when it is ready.
         """
-        return self.message if self.name == "failed" and now < self.until else ""
+        return self.message if now < self.until else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,16 @@ class Life:
 
     def reported(self, state: LifeState) -> Life:
         """The engine loads its model or is ready, as it says."""
-        if not self._is_up or (state.name == "ready" and self.state.name == "failed"):
-            return self  # the next answer ends a failure
+        if not self._is_up or (state.name == "ready" and self.state.until):
+            return self  # the next answer ends a failure or a pause
         return replace(self, state=state, is_linked=True)
 
-    def answered(self, now: float, problem: str = "") -> Life:
-        """The engine answered a request, or failed on it and runs on."""
+    def answered(self, now: float, problem: str = "", pause_s: float = 0.0) -> Life:
+        """The engine answered a request, or failed on it and runs on; or its server wants no requests for `pause_s` seconds."""
         if not self.is_linked or self.state.name == "loading":
             return self
+        if pause_s:
+            return replace(self, state=LifeState("ready", problem, until=now + pause_s))
         if problem:
             return replace(self, state=LifeState("failed", problem, until=now + FAILED_PAUSE_S))
         # This is no crash loop, so only the last crash still counts.
@@ -89,11 +91,14 @@ class Life:
             return self._dropped(LifeState("ready"))
         return replace(self._dropped(self.state), crashes=(*self._recent(now), now)[-MOST_CRASHES:])._start(now)
 
-    def refused(self, now: float, why: str) -> Life:
-        """No engine can be reached or started, or its model can't be loaded, or it does not respond and can't be killed."""
+    def refused(self, now: float, why: str, pause_s: float = 0.0) -> Life:
+        """No engine can be reached or started, or its model can't be loaded, or it does not respond and can't be killed.
+
+        It is not started again for `pause_s` seconds, or a while if that is 0.0.
+        """
         if not self._is_up and self.state.name != "off":
             return self
-        return self._dropped(LifeState("failed", why, until=now + FAILED_PAUSE_S))
+        return self._dropped(LifeState("failed", why, until=now + (pause_s or FAILED_PAUSE_S)))
 
     def stopped(self) -> Life:
         """The client disconnects from the engine."""

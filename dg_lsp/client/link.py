@@ -235,7 +235,7 @@ class Link:
     def _error(self, problem: Problem) -> Exception:
         match problem.code:
             case "busy":
-                return EngineBusyError(problem.message)
+                return EngineBusyError(problem.message, problem.retry_s)
             case "stopping":
                 return LinkLostError(problem.message, crashed=False)
             case _:

@@ -15,7 +15,11 @@ class EngineError(Exception):
 
 
 class EngineBusyError(EngineError):
-    """The engine's queue is full; asking again later may help."""
+    """The engine's queue is full, or its server wants a pause of `retry_s` seconds; asking again later may help."""
+
+    def __init__(self, message: str, retry_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
 
 
 class LinkLostError(Exception):

@@ -227,19 +227,27 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The end of a failed answer. The message is a sentence for the user."""
+    """The end of a failed answer. The message is a sentence for the user.
+
+    The request may succeed after `retry_s` seconds; 0.0 if that is unknown.
+    """
 
     code: ErrorCode
     message: str
+    retry_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The engine's state, sent to clients that hold a lease. `fraction` is the part of the model loaded so far."""
+    """The engine's state, sent to clients that hold a lease. `fraction` is the part of the model loaded so far.
+
+    If it failed, another try makes sense after `retry_s` seconds; 0.0 if that is unknown.
+    """
 
     state: EngineState
     message: str = ""
     fraction: Finite = 0.0
+    retry_s: Finite = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,14 +357,16 @@ def _finite(data: dict[str, Any]) -> dict[str, Any]:
 
 def encode_problem(problem: Problem) -> dict[str, object]:
     """Return the body of an error in the format of OpenAI's API."""
-    return {"error": {"message": problem.message, "type": problem.code, "param": None, "code": problem.code}}
+    again = {"retry_s": problem.retry_s} if problem.retry_s else {}
+    return {"error": {"message": problem.message, "type": problem.code, "param": None, "code": problem.code, **again}}
 
 
 def decode_problem(fields: Fields) -> Problem:
     """Return the problem in a body; an unknown code becomes `engine_failed`."""
     inner = of(fields.values.get("error"), "error")
     code = inner.text("code", "engine_failed")
-    return Problem(cast("ErrorCode", code if code in get_args(ErrorCode) else "engine_failed"), inner.text("message"))
+    known = cast("ErrorCode", code if code in get_args(ErrorCode) else "engine_failed")
+    return Problem(known, inner.text("message"), inner.number("retry_s", 0.0))
 
 
 def as_json(data: Mapping[str, object]) -> bytes:

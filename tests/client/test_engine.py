@@ -15,17 +15,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from dg_lsp.client import link as links
-from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
+from dg_lsp.client.engine import BUSY_PATIENCE_S, ConnectOptions, EngineClient, connect
 from dg_lsp.client.life import LifeState
 from dg_lsp.client.port import Engine, EngineBusyError, EngineError
 from dg_lsp.core import confidence
+from dg_lsp.core.values import Candidate
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.engine_kit import FILLER, gate, request, running, wait_until
+from tests.fakes import ReadyEngine, connecting
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
 
@@ -359,6 +362,35 @@ async def test_a_busy_engine_fails_interactive_requests_and_delays_batch_work(en
         assert all(await asyncio.gather(*filling))
         await asyncio.wait(fills)
         assert [one.exception() for one in fills].count(None) > 0
+
+
+async def test_a_server_s_pause_is_kept_and_no_failure(engines: Path) -> None:
+    async with connect(options()) as typing:
+        with pytest.raises(EngineBusyError, match="no requests until") as raised:
+            await typing.fill(request({"raise": "PausedError"}))
+        assert raised.value.retry_s == 6.5
+        assert (typing.state.name, typing.trouble()) == ("ready", "it gets no requests until 12:00:00")
+        assert await text(typing, text="x") == "x"
+        assert typing.trouble() == ""
+
+
+async def test_batch_work_waits_for_the_end_of_a_short_pause() -> None:
+    class Pausing(ReadyEngine):
+        pauses_s: ClassVar = [0.01, BUSY_PATIENCE_S]
+
+        async def fill(self, *_: object, **__: object) -> tuple[Candidate, ...]:
+            if self.pauses_s:
+                raise EngineBusyError("no requests", self.pauses_s.pop(0))
+            return ()
+
+    engine = EngineClient(
+        ConnectOptions(interactive=False), lambda _: None, lambda _: None, connector=connecting(lambda _: Pausing())
+    )
+    with pytest.raises(EngineBusyError):
+        await engine.fill(request())
+    assert Pausing.pauses_s == []
+    assert await engine.fill(request()) == ()
+    await engine.close()
 
 
 @pytest.mark.parametrize("has_socket", [False, True])

@@ -179,6 +179,21 @@ async def test_engine_trouble_is_shown_once_without_error_responses(tmp_path: Pa
         client.stderr = b""
 
 
+async def test_a_server_s_pause_is_said_in_the_status_and_asked_for_by_hand_only_once(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
+        client.open(says(fail="no requests until 12:00:00", retry_s=3000) + "x = \n")
+        for _ in range(3):
+            assert await client.suggestions(1, 4) == []
+        status = await client.status()
+        assert (status["state"], status["message"]) == ("ready", "no requests until 12:00:00")
+        assert status["suppressed"] == {"code": "engine", "message": "no requests until 12:00:00"}
+        assert (len(client.asked), client.said("window/showMessage")) == (1, [])
+        for _ in range(3):
+            assert await client.suggestions(1, 4, trigger=1) == []
+        assert [message["message"] for message in client.said("window/showMessage")] == ["dg-lsp: no requests until 12:00:00"]
+        client.stderr = b""
+
+
 async def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path: Path) -> None:
     async with editor(tmp_path, {**CODE, "notebookDocument": {"synchronization": {}}}) as client:
         cells = {"nb:1": says(text="f(a)") + "first = 1\n", "nb:2": "x = \n"}

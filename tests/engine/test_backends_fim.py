@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Ranked,
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import chat, fim, remote
 from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, SAMPLING_TEMPERATURE, window
-from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, joined
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, joined, rest_s
 from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields
@@ -304,24 +305,47 @@ def test_a_refusal_gives_advice(status: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"),
+    ("headers", "seconds"),
     [
-        ("7", "7"), ("99999", "3600"), ("9" * 400, "3600"), ("Fri, 31 Dec 9999 23:59:59 GMT", "3600"),
-        ("Fri, 31 Dec 1999 23:59:59 GMT", ""), ("0", ""), ("-5", ""), ("soon", ""), ("", ""), ("²", ""),
+        ({"Retry-After": "7"}, 7), ({"Retry-After": "1.5"}, 1.5), ({"Retry-After": "99999"}, 3600),
+        ({"Retry-After": "9" * 400}, 3600),
+        ({"Retry-After-Ms": "2500"}, 2.5), ({"Retry-After-Ms": "99.9", "Retry-After": "7"}, 0.0999),
+        ({"Retry-After-Ms": "soon", "Retry-After": " 7 "}, 7),
+        ({"Date": "Sun, 06 Nov 2022 08:49:37 GMT", "Retry-After": "Sun, 06 Nov 2022 08:50:07 GMT"}, 30),
+        ({"Date": "Sun, 06 Nov 2022 08:49:37 GMT", "Retry-After": "Sunday, 06-Nov-22 08:50:07 GMT"}, 30),
+        ({"Date": "Sun, 06 Nov 2022 08:49:37 GMT", "Retry-After": "Sun Nov  6 08:50:07 2022"}, 30),
+        ({"Date": "a day", "Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}, 3600),
+        ({"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, 0), ({"Retry-After": "0"}, 0), ({"Retry-After": "-5"}, 0),
+        ({"Retry-After": "soon"}, 0), ({"Retry-After": ""}, 0), ({"Retry-After": "²"}, 0), ({"Retry-After": "1e9"}, 0), ({}, 0),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_asks_for_a_pause_gets_no_request_in_it(status: int, value: str, seconds: str) -> None:
-    busy = JSONResponse({"error": "busy"}, status, {"Retry-After": value.encode("utf-8").decode("latin-1")})
-    with Served("openai", busy, COMPLETION) as served:
-        with pytest.raises(RemoteError, match=f"busy; try again in {seconds} seconds$" if seconds else "busy"):
-            served.fill("a = ", "\n")
-        if not seconds:
-            assert served.fill("a = ", "\n")
-            return
-        with pytest.raises(RemoteError, match=rf" allows no requests for {seconds} more seconds$"):
-            served.fill("a = ", "\n")
+def test_how_long_a_server_wants_no_requests(headers: dict[str, str], seconds: float) -> None:
+    assert rest_s(httpx.Headers(headers, encoding="utf-8")) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("status", [403, 404, 422, 429, 500, 503])
+def test_a_server_that_asks_for_a_pause_gets_no_request_in_it_and_each_refusal_is_the_same(status: int) -> None:
+    with Served("openai", JSONResponse({"error": "busy"}, status, {"Retry-After": "30"}), COMPLETION) as served:
+        refusals = []
+        for _ in range(2):
+            with pytest.raises(RemoteError, match=r"busy.*; it gets no requests until \d\d:\d\d:\d\d$") as raised:
+                served.fill("a = ", "\n")
+            refusals.append((str(raised.value), raised.value.status))
+            assert 0 < raised.value.retry_s <= 30
+        assert refusals[0] == refusals[1]
         assert len(served.recorder.bodies) == 1
+
+
+def test_after_the_pause_the_server_is_asked_again() -> None:
+    with Served("openai", JSONResponse({"error": "busy"}, 429, {"Retry-After-Ms": "1"}), COMPLETION) as served:
+
+        def is_answered() -> bool:
+            with contextlib.suppress(RemoteError):
+                return bool(served.fill("a = ", "\n"))
+            return False
+
+        assert not is_answered()
+        wait_until(is_answered)
 
 
 def test_the_message_for_a_refused_key_differs_from_that_for_a_missing_one() -> None:

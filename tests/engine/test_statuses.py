@@ -119,6 +119,12 @@ def busy(engine: Running) -> Answered:
     return error(refusal)
 
 
+def test_a_server_s_pause_is_told_to_other_clients_too(engine: Running) -> None:
+    refusal = engine.http.post("/v1/completions", json={"prompt": '{"raise": "PausedError"}'})
+    assert error(refusal) == (429, "busy")
+    assert (refusal.headers["retry-after"], refusal.json()["error"]["retry_s"]) == ("7", 6.5)
+
+
 def failing(engine: Running) -> Answered:
     return error(engine.http.post("/v1/completions", json={"prompt": '{"raise": "RuntimeError"}'}))
 

@@ -60,6 +60,12 @@ class AcceleratorError(RuntimeError):
     """Named as torch names its own."""
 
 
+class PausedError(UserError):
+    """What a server that allows no requests leads to."""
+
+    retry_s = 6.5
+
+
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "RuntimeError": lambda: RuntimeError("secret code in a message"),
     "OutOfMemoryError": OutOfMemoryError,
@@ -69,6 +75,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "no thread": lambda: RuntimeError("can't start new thread"),
     "panic": panic,
     "UserError": lambda: UserError("the server requires an API key"),
+    "PausedError": lambda: PausedError("it gets no requests until 12:00:00"),
 }
 
 

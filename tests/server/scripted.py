@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.client.port import EngineError
+from dg_lsp.client.port import EngineBusyError, EngineError
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest, Ranked
 from tests.fakes import ReadyEngine, connecting
 
@@ -66,7 +66,7 @@ class Scripted(ReadyEngine):
             self.late.add(late)
             return (Candidate(("(",), finished=False),)
         if "fail" in script:
-            raise EngineError(script["fail"])
+            raise EngineBusyError(script["fail"], script["retry_s"]) if "retry_s" in script else EngineError(script["fail"])
         if (whole := script.get("whole")) is not None:
             part, closed, _ = whole.removeprefix(request.prefix.rpartition("\n")[2]).partition(")")
             script["text"] = part + closed

@@ -51,13 +51,13 @@ MAX_MESSAGE_CHARS = 20_000
 class RemoteError(UserError):
     """A request to a server failed. The message is a sentence for the user and contains no code.
 
-    `status` is the HTTP status, or 0 if there is none. `server_message` is the server's own error message.
+    `status` is the HTTP status, or 0 if there is none. `server_message` is the server's own error message, and `retry_s` how
+    many seconds the server wants no requests for.
     """
 
-    def __init__(self, message: str, status: int = 0, server_message: str = "") -> None:
+    def __init__(self, message: str, status: int = 0, server_message: str = "", retry_s: float = 0.0) -> None:
         super().__init__(message)
-        self.status = status
-        self.server_message = server_message
+        self.status, self.server_message, self.retry_s = status, server_message, retry_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class ServerClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dg-lsp-remote", daemon=True)
         self._closed = False
-        self._rests_until = 0.0
+        self._rests_until, self._rest_from = 0.0, RemoteError("")
         self._thread.start()
         # Compressed answers are refused: a few bytes could expand to more than the memory holds.
         headers = {"User-Agent": f"dg-lsp/{__version__}", "Accept": "application/json", "Accept-Encoding": "identity"}
@@ -196,7 +196,8 @@ class ServerClient:
         Nothing is sent before the time that the server named in `Retry-After`.
         """
         if (left_s := self._rests_until - time.monotonic()) > 0:
-            raise RemoteError(f"{self.server.host} allows no requests for {math.ceil(left_s)} more seconds", TOO_MANY)
+            asked = self._rest_from
+            raise RemoteError(str(asked), asked.status, asked.server_message, left_s)
         while True:
             try:
                 return await self._ask_once(call)
@@ -225,9 +226,10 @@ class ServerClient:
         if isinstance(data, Fields):
             return data
         if response.status_code != httpx.codes.OK:
-            rest_s = _rest_s(response.headers.get("retry-after", ""))
-            self._rests_until = max(self._rests_until, time.monotonic() + rest_s)
-            raise refusal(response.status_code, data, self.server, call, rest_s)
+            refused = refusal(response.status_code, data, self.server, call, rest_s(response.headers))
+            if (until := time.monotonic() + refused.retry_s) > self._rests_until:
+                self._rests_until, self._rest_from = until, refused
+            raise refused
         try:
             return self._checked(parse(data), call)
         except WireError as error:
@@ -333,8 +335,11 @@ def outcome_of(future: Future[Fields]) -> Fields | RemoteError:
         return error
 
 
-def refusal(status: int, data: bytes, server: ServerAddress, call: Call, rest_s: float = 0.0) -> RemoteError:
-    """Return the error for a server's refusal, with the server's own words and advice."""
+def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_s: float = 0.0) -> RemoteError:
+    """Return the error for a server's refusal, with the server's own words and advice.
+
+    The message says at what time the server takes requests again, so that it stays the same until then.
+    """
     # Redacted before it is shortened: part of a key can't be recognised.
     message = redact(_error_message(data), server.key, call.body)
     words = cut(message or redact(_text_of_page(data), server.key, call.body))
@@ -355,29 +360,46 @@ def refusal(status: int, data: bytes, server: ServerAddress, call: Call, rest_s:
         case 413:
             what = "does not accept a request of this size"
         case _ if status == TOO_MANY:
-            what, advice = "has too many requests, or the quota is used up", "try again later"
+            what = "has too many requests, or the quota is used up"
+            advice = "" if retry_s else "try again later"
         case _ if 300 <= status < 400:
             what, advice = "redirects the request", "configure the URL that it redirects to"
         case _:
             what = "refuses the request" if status < 500 else "failed"
-    if rest_s:
-        advice = f"try again in {math.ceil(rest_s)} seconds"
+    if retry_s:
+        again = time.strftime("%H:%M:%S", time.localtime(math.ceil(time.time() + retry_s)))
+        advice = f"{advice}{'; ' if advice else ''}it gets no requests until {again}"
     number, said = "" if status == httpx.codes.OK else f" ({status})", words.rstrip(".") if advice else words
     text = f"{host} {what}{number}{f': {said}' if said else ''}{f'; {advice}' if advice else ''}"
-    return RemoteError(text, status, cut(message))
+    return RemoteError(text, status, cut(message), retry_s)
 
 
-def _rest_s(retry_after: str) -> float:
-    """Return for how many seconds a server wants no requests, by its header: a number or a date; at most `MOST_REST_S`."""
+def rest_s(headers: Mapping[str, str]) -> float:
+    """Return for how many seconds a server wants no requests, by the headers of a refusal; at most `MOST_REST_S`.
+
+    `Retry-After-Ms` is in milliseconds. `Retry-After` is in seconds, or a date by the server's own clock, which is `Date`.
+    """
+    milliseconds, after = headers.get("retry-after-ms", "").strip(), headers.get("retry-after", "").strip()
+    if _NUMBER.fullmatch(milliseconds):
+        seconds = float(milliseconds) / 1000
+    elif _NUMBER.fullmatch(after):
+        seconds = float(after)
+    else:
+        until, now = _timestamp(after), _timestamp(headers.get("date", ""))
+        seconds = until - (now or time.time()) if until else 0.0
+    return min(max(seconds, 0.0), MOST_REST_S)
+
+
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?")
+
+
+def _timestamp(date: str) -> float:
+    """Return the time of a date in a header, in seconds since 1970; 0.0 if it is no date."""
     try:
-        if retry_after.isascii() and retry_after.isdecimal():
-            seconds = float(retry_after)
-        else:
-            date = parsedate_to_datetime(retry_after)
-            seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - time.time()
+        time_of = parsedate_to_datetime(date)
+        return (time_of if time_of.tzinfo else time_of.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return 0.0
-    return min(max(seconds, 0.0), MOST_REST_S)
 
 
 MAX_PAGE_BYTES = 4096

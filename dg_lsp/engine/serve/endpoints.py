@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import itertools
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import ClassVar, cast
@@ -128,8 +129,8 @@ async def _gather(inbox: Inbox[Event]) -> tuple[list[Candidate], Done]:
                 candidates.append(candidate)
             case Done() as done:
                 return candidates, done
-            case Problem(code, message):
-                raise RefusalError(code, message)
+            case Problem(code, message, retry_s):
+                raise RefusalError(code, message, retry_s=retry_s)
             case _:
                 pass
 
@@ -179,8 +180,8 @@ def to_response(refusal: RefusalError) -> JSONResponse:
     """Return the response for a refusal, in the shape of all our errors."""
     headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
     if refusal.code == "busy":
-        headers["Retry-After"] = "1"
-    return JSONResponse(encode_problem(Problem(refusal.code, refusal.message)), refusal.status, headers)
+        headers["Retry-After"] = str(math.ceil(refusal.retry_s) or 1)
+    return JSONResponse(encode_problem(Problem(refusal.code, refusal.message, refusal.retry_s)), refusal.status, headers)
 
 
 class AccessControl:

@@ -31,11 +31,15 @@ Emit = Callable[[Event], None]
 
 
 class RefusalError(Exception):
-    """A request is refused. The message is a sentence for the user, and `status` that of HTTP, by default the code's."""
+    """A request is refused. The message is a sentence for the user, and `status` that of HTTP, by default the code's.
 
-    def __init__(self, code: ErrorCode, message: str, status: int = 0) -> None:
+    `retry_s` is as in `Problem`.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, status: int = 0, retry_s: float = 0.0) -> None:
         super().__init__(message)
         self.code: ErrorCode = code
+        self.retry_s = retry_s
         self.message, self.status = message, status or STATUS_OF.get(code, 503)
 
 
@@ -284,9 +288,9 @@ class Queue:
         timings = Timings(queue_ms, **{f"{stage}_ms": milliseconds.get(stage, 0.0) for stage in STAGES})
         _end(job, Done(reason, job.steps, timings, cache_use))
 
-    def fail(self, job: Job, code: ErrorCode, message: str) -> None:
+    def fail(self, job: Job, code: ErrorCode, message: str, retry_s: float = 0.0) -> None:
         if self._remove(job):
-            _end(job, Problem(code, message))
+            _end(job, Problem(code, message, retry_s))
 
     def fail_all(self, code: ErrorCode, message: str) -> None:
         with self._changed:

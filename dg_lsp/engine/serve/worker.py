@@ -147,7 +147,7 @@ class Worker:
         if self._has_lost_gpu(error):
             return
         if isinstance(error, UserError):
-            self._queue.fail(job, "engine_failed", str(error))
+            self._queue.fail(job, "busy" if error.retry_s else "engine_failed", str(error), error.retry_s)
         elif is_out_of_memory(error):
             message = "the engine ran out of memory on this request; a smaller model or context may fit"
             self._queue.fail(job, "out_of_memory", message)
@@ -183,7 +183,7 @@ class Worker:
                 log.exception("could not load the model")
                 message += "; the engine's log says where"
             self._queue.touch()  # the engine ends soon, but its clients need time to read the message
-            self._set_status(Status("failed", message))
+            self._set_status(Status("failed", message, retry_s=error.retry_s if isinstance(error, UserError) else 0.0))
             self._queue.fail_all("not_loaded", message)
             return
         self._queue.touch()
