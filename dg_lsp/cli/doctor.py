@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata, util
 from itertools import pairwise
 from pathlib import Path
@@ -33,13 +33,14 @@ from dg_lsp.core import confidence, languages
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
+from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.weights import checkpoint, fetch
 from dg_lsp.infill.api import Session
 from dg_lsp.wire import config, discovery, extras, laptop, model_names, programs
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.messages import WireError
-from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
+from dg_lsp.wire.settings import AUTO, DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import visible_message
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -108,6 +109,8 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
         yield room
         if room.advice:  # the engine would refuse to load it
             return
+    if settings.edit_model not in (AUTO, model) and not model_names.is_remote(settings.edit_model):
+        yield replace(what_fits(laptop.resolve(settings.edit_model), settings.device, settings.dtype), what="next edits")
     if with_sample:
         yield from of_sample(model, trial(configured, model))
     else:
@@ -238,18 +241,34 @@ def what_fits(model: str, device: str, dtype: str = "") -> Finding:
     if (known := laptop.by_name(model)) is not None:
         return _laptop(known, host)
     folder = laptop.PACKAGED / EMBEDDED if model == EMBEDDED else model_names.folder_of(model)
+    kind = ""
     try:
-        values = fetch.config_values(model) if folder is None else checkpoint.read_json(folder, checkpoint.CONFIG)
+        if folder is None:
+            values = fetch.config_values(model)
+        elif folder.suffix.lower() == model_names.GGUF and not folder.is_dir():
+            from dg_lsp.engine.model.pull import file  # few models are such files
+
+            values, n_bytes = file.config_values(folder), folder.stat().st_size
+            kind = f" is a {values['model_type']} model of {size(n_bytes)}, which is converted on first use. It"
+        else:
+            values = checkpoint.read_json(folder, checkpoint.CONFIG)
         geometry = fit.of_config(values)
-    except (checkpoint.CheckpointError, fetch.FetchError, fit.GeometryError) as error:
+    except (checkpoint.CheckpointError, fetch.FetchError, fit.GeometryError, ModuleNotFoundError) as error:
         return Finding("what fits", "unknown, as its configuration can't be read", f"{model}: {ended(error)}")
+    except PullError as error:
+        return Finding("what fits", "unknown, as the file can't be read", ended(error))
     wide, narrow, narrowest = (size(fit.needs(geometry, name).total) for name in ("bfloat16", "fp8", "int4"))
-    state = f"{model} needs {wide} at 16 bits, {narrow} at 8, {narrowest} at 4; {_free(host)}"
+    state = f"{model}{kind} needs {wide} at 16 bits, {narrow} at 8, {narrowest} at 4; {_free(host)}"
     stored = "fp8" if "quantization_config" in values else ""
+    asked, way = "" if dtype == "auto" else dtype, None
+    if not asked and host.is_cpu and geometry.is_llama:
+        way = machine.laptop_precision()
     try:
-        choice = fit.choose(model, geometry, host, asked="" if dtype == "auto" else dtype, stored=stored)
+        choice = fit.choose(model, geometry, host, asked=asked or way or "", stored=stored)
     except fit.NoRoomError as error:
         return Finding("what fits", state, str(error))
+    if way is not None:
+        return Finding("what fits", f"{state}: it runs {LAPTOP[way][1]}, in {size(choice.needs.total)}")
     return Finding("what fits", f"{state}: it runs in {choice.precision} ({choice.why})")
 
 

@@ -260,7 +260,8 @@ def pull(
 ) -> None:
     """Fetch a model ahead of its first use. What is there is not fetched again, and what was begun is continued."""
     source = context.get_parameter_source("model")
-    if source is not None and source.name == "DEFAULT_MAP" and laptop.by_name(model) is None and not _is_on_hub(model):
+    is_configured = source is not None and source.name == "DEFAULT_MAP"
+    if is_configured and laptop.by_name(model) is None and not model_names.is_hub_id(model):
         model = AUTO
     if model in ("", AUTO):
         laptop_models = laptop.suitable(machine.usable_card())
@@ -347,18 +348,12 @@ def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, fil
 def _from_hub(model: str, revision: str, on_progress: OnProgress) -> Path:
     from dg_lsp.engine.model.weights import fetch
 
-    if not _is_on_hub(model):
+    if not model_names.is_hub_id(model):
         raise PullError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
     try:
         return fetch.snapshot(model, revision, on_progress)
     except fetch.FetchError as error:
         raise PullError(str(error)) from error
-
-
-def _is_on_hub(model: str) -> bool:
-    """Return whether the name has the form of a hub id."""
-    elsewhere = model_names.is_remote(model) or model_names.folder_of(model) is not None
-    return not elsewhere and model.count("/") == 1
 
 
 # --- What the commands say and do

@@ -143,6 +143,12 @@ def folder_of(model: str, beside: Path | None = None) -> Path | None:
         return Path(os.path.realpath(os.sep / path))
 
 
+def is_hub_id(model: str) -> bool:
+    """Return whether the name has the form of a hub id, `OWNER/NAME`, maybe with `@REVISION`."""
+    repository = model.partition("@")[0]
+    return repository.count("/") == 1 and not is_remote(model) and not model.startswith((".", "/", "~"))
+
+
 def full(model: str, beside: Path | None = None) -> str:
     """Return a model's name, with the full path of a folder (see `folder_of`)."""
     return str(folder_of(model, beside) or model)

@@ -115,8 +115,8 @@ class Settings:
         "engine.model",
         "The model: `auto` (the best laptop model that you pulled, else the embedded one), `qwen2.5-coder-0.5b` "
         "(`-1.5b` if it is quick, `-7b` and `-14b` for a GPU), `smollm2-135m`, `embedded`, a folder (`./NAME`, `~/NAME`, "
-        "`/NAME`) or a GGUF file there, a hub id (`OWNER/NAME`), `vllm:URL[#MODEL]`, `chat:URL[#MODEL]` or "
-        "`fim:DIALECT[:URL][#MODEL]`.",
+        "`/NAME`) or a GGUF file there, a hub id (`OWNER/NAME`, maybe with `@REVISION`), `vllm:URL[#MODEL]`, "
+        "`chat:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
         "Change it when you have a GPU or a model server, or to keep to one model.",
         per_machine=True,
         is_model=True,

@@ -22,6 +22,7 @@ from dg_lsp.wire import discovery, laptop, stream
 from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.stream import Message
+from tests.engine import laptop_kit
 from tests.engine.engine_kit import lease, running
 from tests.patience import PATIENCE_S
 
@@ -153,6 +154,29 @@ def test_configuration_files_are_reported_with_their_problems(
     )
     assert f"Unknown key engine.thread in {user}. Did you mean engine.threads?" in findings["configuration"].advice
     assert "sk-secret" not in str(findings)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "state", "advice"),
+    [
+        (None, "PATH is a llama model of 1 MB, which is converted on first use. It needs ", ""),
+        (-1000, "unknown, as the file can't be read", "PATH is cut short."),
+        (300, "unknown, as the file can't be read", "PATH is cut short."),
+        (3, "unknown, as the file can't be read", "PATH is not a GGUF file."),
+    ],
+)
+def test_a_gguf_file_is_described_without_a_conversion(
+    engines: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, n_bytes: int | None, state: str, advice: str
+) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path / "store"))
+    file = laptop_kit.write_gguf(tmp_path / "tiny.GGUF")
+    file.write_bytes(file.read_bytes()[:n_bytes])
+    found = diagnosed(file)["what fits"]
+    assert (found.state.replace(str(file), "PATH").startswith(state), found.advice) == (True, advice.replace("PATH", str(file)))
+    assert not (tmp_path / "store").exists()
+    monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").write_text(f"[engine]\nedit_model = '{file}'\n")
+    assert diagnosed("embedded")["next edits"] == Finding("next edits", found.state, found.advice)
 
 
 @pytest.mark.e2e

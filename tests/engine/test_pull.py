@@ -66,6 +66,9 @@ def test_a_model_is_fetched_once_and_loads(hub: Hub, tmp_path: Path) -> None:
     hub.asked.clear()
     assert pull(hub, tmp_path / "home")[0] == output
     assert not [path for method, path, _ in hub.asked if method == "GET" and path.endswith(".safetensors")]
+    hub.asked.clear()
+    assert pull(hub, tmp_path / "home", f"{NAME}@refs/pr/1")[0].startswith(f"{NAME}@refs/pr/1 is in ")
+    assert f"/api/models/{NAME}/revision/refs%2Fpr%2F1" in [path for _, path, _ in hub.asked]
 
 
 @pytest.mark.slow

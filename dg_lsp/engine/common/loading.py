@@ -29,7 +29,7 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint, fetch, llama
 from dg_lsp.engine.model.weights.fetch import Meter
 from dg_lsp.wire import files, laptop
-from dg_lsp.wire.model_names import GGUF, folder_of
+from dg_lsp.wire.model_names import GGUF, folder_of, is_hub_id
 from dg_lsp.wire.settings import DEVICES
 
 EMBEDDED = "embedded"
@@ -273,7 +273,7 @@ def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _tex
         if not os.access(folder, os.R_OK | os.X_OK):
             raise LoadError(f"{folder} can't be read: permission denied")
         return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+    if not is_hub_id(name):
         raise LoadError(
             f"there is no model folder {name}; give a folder as a path (./NAME), a hub id (OWNER/NAME), or {EMBEDDED}"
         )

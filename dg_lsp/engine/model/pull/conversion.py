@@ -57,7 +57,7 @@ class GgufFile:
     """An open file; `fields` and `tensors` by name."""
 
     def __init__(self, path: Path) -> None:
-        """Read the metadata of a file whose hash was checked."""
+        """Read the metadata of a file; raise GgufError if a tensor is not all there."""
         with path.open("rb") as opened:
             self._data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         header = _Header(self._data)
@@ -67,6 +67,8 @@ class GgufFile:
         alignment = self.fields.get("general.alignment", 32)
         begin = -(-header.at // alignment) * alignment
         self.tensors = {each.name: replace(each, start=begin + each.start) for each in stated}
+        if any(each.start + each.n_bytes > len(self._data) for each in self.tensors.values()):
+            raise GgufError("is cut short")
 
     def close(self) -> None:
         self._data.close()
@@ -181,6 +183,14 @@ def convert(
         _write_json(folder / "tokenizer.json", tokenizer_values(file.fields))
         _write_weights(folder / "model.safetensors", file, sources, on_progress)
         _write_json(folder / "config.json", values)
+
+
+def described(path: Path) -> dict[str, Any]:
+    """Return the values of the config.json that `convert` would write; raise GgufError if it can't convert the file."""
+    with contextlib.closing(GgufFile(path)) as file:
+        values = _config(file)
+        _sources(file, llama_sizes({**values, "tie_word_embeddings": True}), is_permuted=False)
+        return {**values, "tie_word_embeddings": HEAD not in file.tensors}
 
 
 def _config(file: GgufFile) -> dict[str, Any]:

@@ -90,8 +90,12 @@ class FetchError(Exception):
 
 
 def config_values(name: str, revision: str = "") -> dict[str, Any]:
-    """Return the values of a hub model's `config.json`; only that file is fetched. Raises FetchError."""
-    file = _hub(name, lambda hub: hub.hf_hub_download(name, CONFIG, revision=revision or None))
+    """Return the values of a hub model's `config.json`; only that file is fetched. Raises FetchError.
+
+    The name may end with `@REVISION`, which counts if `revision` is empty.
+    """
+    repository, at = _parts(name, revision)
+    file = _hub(name, lambda hub: hub.hf_hub_download(repository, CONFIG, revision=at))
     try:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -102,22 +106,33 @@ def config_values(name: str, revision: str = "") -> dict[str, Any]:
 
 
 def snapshot(name: str, revision: str = "", on_progress: Callable[[str, float], None] = lambda _text, _share: None) -> Path:
-    """Return the complete folder of a hub model. `on_progress` receives the progress. Raises FetchError."""
+    """Return the complete folder of a hub model, named as in `config_values`. Raises FetchError.
+
+    `on_progress` receives the progress.
+    """
     config_values(name, revision)
-    options = {"revision": revision or None, "allow_patterns": PATTERNS, "ignore_patterns": IGNORE_PATTERNS}
-    files = _hub(name, lambda hub: _files(hub, name, options))
+    repository, at = _parts(name, revision)
+    options = {"revision": at, "allow_patterns": PATTERNS, "ignore_patterns": IGNORE_PATTERNS}
+    files = _hub(name, lambda hub: _files(hub, repository, options))
     missing_bytes = sum(file.file_size or 0 for file in files if file.will_download)
     if missing_bytes:
         _check_disk(name, missing_bytes)
     total = sum(file.file_size or 0 for file in files)
     meter = Meter(f"downloading {name}", total, on_progress, done=total - missing_bytes)
-    return Path(_hub(name, lambda hub: hub.snapshot_download(name, **options, max_workers=WORKERS, tqdm_class=bar_for(meter))))
+    options_of_progress = {"max_workers": WORKERS, "tqdm_class": bar_for(meter)}
+    return Path(_hub(name, lambda hub: hub.snapshot_download(repository, **options, **options_of_progress)))
 
 
-def _files(hub: Any, name: str, options: dict[str, Any]) -> list[Any]:
+def _parts(name: str, revision: str) -> tuple[str, str | None]:
+    """Return a hub model's repository and revision, None for its newest."""
+    repository, _, at = name.partition("@")
+    return repository, revision or at or None
+
+
+def _files(hub: Any, repository: str, options: dict[str, Any]) -> list[Any]:
     try:
         silent = bar_for(Meter("", 0, lambda _text, _share: None))
-        return list(hub.snapshot_download(name, **options, dry_run=True, tqdm_class=silent))
+        return list(hub.snapshot_download(repository, **options, dry_run=True, tqdm_class=silent))
     except hub.errors.LocalEntryNotFoundError:
         raise
     except Exception as error:
