@@ -136,7 +136,8 @@ class Completer:
             n_candidates = 1 if self._is_enough(request, now, fit) else now.settings.candidates
             if fit is not None and fit.n_candidates >= n_candidates:
                 return self._show(request, now, fit)
-            joined = self._answers.running(place, n_candidates, self.rhythm.latency_ms)
+            # Before the first answer, one may come at any time: an engine that is asked again at each key never answers.
+            joined = self._answers.running(place, n_candidates, self.rhythm.measured_ms)
             if ask_at is None:
                 # This parses the text, so it runs only when no earlier answer fits.
                 if request.automatic and (reason := self._reason_of_scope(now, request.offset)) is not None:

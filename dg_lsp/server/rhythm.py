@@ -34,9 +34,14 @@ class Rhythm:
         return replace(self, latencies_ms=(*self.latencies_ms, latency_ms)[-10:])
 
     @property
+    def measured_ms(self) -> float:
+        """The engine's median latency; 0.0 before the first answer."""
+        return median_high(self.latencies_ms) if self.latencies_ms else 0.0
+
+    @property
     def latency_ms(self) -> float:
         """The engine's median latency; a default before the first answer."""
-        return median_high(self.latencies_ms) if self.latencies_ms else USUAL_LATENCY_MS
+        return self.measured_ms or USUAL_LATENCY_MS
 
 
 def wait_ms(rhythm: Rhythm, now: float, before: str, after: str, *, client_ms: float, fixed: int | None) -> float:
