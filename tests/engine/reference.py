@@ -1,7 +1,7 @@
 """A readable implementation of the denoising rule for one row, against which tests check `diffusion.denoise`.
 
 It uses plain lists and loops, and is slow on purpose. It also has readable
-versions of the rules of `diffusion.search` and `common.copies`.
+versions of the rules of `diffusion.search` and `common.copies`, and `diffusion.readout` without slices.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dg_lsp.engine.diffusion.denoise import Decoder, Row, TokenLimits
 from dg_lsp.engine.diffusion.layout import Sampling
+from dg_lsp.engine.diffusion.readout import NEVER, Constraints, Readout
 from dg_lsp.engine.diffusion.search import Gap, Speculate
 
 
@@ -224,3 +226,25 @@ def _possible_lengths(
     likely = [n for n in range(1, most + 1) if n < len(heads) and heads[n] >= math.log(options.possible)]
     others = sorted((n for n in likely if n != suffix_start), key=lambda n: (-heads[n], n))
     return [suffix_start, *others[: options.starts - 1]]
+
+
+def plain_readout(logits: Tensor, constraints: Constraints, k: int) -> Readout:
+    """Return the readout of logits [G, V], which are overwritten, with probabilities of the whole vocabulary."""
+    logits /= constraints.heat[:, None]
+    logits.masked_fill_(constraints.forbidden, NEVER)
+    if constraints.starts is not None:
+        logits[constraints.starts] = logits[constraints.starts].masked_fill(constraints.first, NEVER)
+    chances = logits.softmax(-1)
+    top = chances.topk(k, dim=-1)
+    # The entropy is the log of the normaliser minus the mean logit, which avoids a logarithm of each probability. Forbidden
+    # tokens have the logit `NEVER`, because zero times minus infinity is not a number.
+    normalizer = logits.gather(-1, top.indices[:, :1])[:, 0] - top.values[:, 0].log()
+    entropies = (normalizer - torch.linalg.vecdot(chances, logits)).clamp_(min=0.0)
+    return Readout(top.indices, top.values, entropies, None if constraints.draws is None else _draw(chances, constraints.draws))
+
+
+def _draw(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Return one token per row of probabilities [G, V], by inverse sampling with `uniform` [G] in [0, 1)."""
+    cumulative = probabilities.cumsum(-1)
+    picked = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
+    return picked.clamp(max=probabilities.shape[-1] - 1)

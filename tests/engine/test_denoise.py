@@ -15,7 +15,7 @@ from dg_lsp.engine.diffusion.denoise import CanvasState, Denoiser, Row, TokenLim
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
-from dg_lsp.engine.diffusion.readout import draw
+from dg_lsp.engine.diffusion.readout import Constraints, read
 from tests.engine import reference
 
 VOCABULARY = 12
@@ -157,5 +157,7 @@ def test_temperature_falls_from_the_first_step_to_the_last() -> None:
 
 
 def test_sampling_inverts_the_distribution() -> None:
-    chances = torch.tensor([[0.25, 0.5, 0.25]]).expand(4, 3)
-    assert draw(chances, torch.tensor([0.0, 0.3, 0.7, 0.99])).tolist() == [0, 1, 1, 2]
+    logits, allowed = torch.tensor([[0.25, 0.5, 0.25]]).log().repeat(4, 1), torch.zeros(3, dtype=torch.bool)
+    found = read(logits, Constraints(torch.ones(4), allowed, allowed, None, torch.tensor([0.0, 0.3, 0.7, 0.99])), 2)
+    assert found.sampled is not None
+    assert found.sampled.tolist() == [0, 1, 1, 2]

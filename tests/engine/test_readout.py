@@ -13,6 +13,7 @@ from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.readout import Constraints, Readout
 from dg_lsp.engine.model.fit import VOCABULARY_SLICE
+from tests.engine import reference
 
 
 def constraints(n_positions: int, n_vocabulary: int, seed: int, *, sampled: bool, starts: bool) -> Constraints:
@@ -66,7 +67,7 @@ def test_slices_give_the_readout_of_the_whole_vocabulary(
 ) -> None:
     logits = torch.randn(n_positions, n_vocabulary, generator=torch.Generator().manual_seed(seed)) * scale
     rules = constraints(n_positions, n_vocabulary, seed, sampled=sampled, starts=starts)
-    plain = readout.plain(logits.clone(), rules, k)
+    plain = reference.plain_readout(logits.clone(), rules, k)
     own = logits.clone()
     found = readout.sliced(
         lambda first, last: own[:, first:last] if is_stored else logits[:, first:last].clone(),
@@ -92,7 +93,7 @@ def test_a_large_vocabulary_is_read_in_slices_and_says_the_same() -> None:
     n_vocabulary = VOCABULARY_SLICE + 5
     logits = torch.randn(3, n_vocabulary, generator=torch.Generator().manual_seed(3)) * 4
     rules = constraints(3, n_vocabulary, 3, sampled=True, starts=True)
-    check_equal(readout.read(logits.clone(), rules, 8), readout.plain(logits.clone(), rules, 8))
+    check_equal(readout.read(logits.clone(), rules, 8), reference.plain_readout(logits.clone(), rules, 8))
 
 
 @torch.no_grad()
@@ -108,7 +109,7 @@ def test_the_readout_of_hidden_states_makes_no_tensor_of_all_logits(with_experts
         return passes.logits(own, first, last)
 
     found = readout.read_hidden(logits, hidden, 120, rules, 5)
-    check_equal(found, readout.plain(passes.logits(hidden), rules, 5))
+    check_equal(found, reference.plain_readout(passes.logits(hidden), rules, 5))
     assert {n_positions for n_positions, _ in asked} == {3, 1}
     assert max(n_tokens for _, n_tokens in asked) <= VOCABULARY_SLICE
 

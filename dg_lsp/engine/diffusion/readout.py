@@ -1,9 +1,9 @@
 """Read what a step needs from the logits: the likeliest tokens, the entropy and a sampled token of each position.
 
-`plain` computes it with the whole vocabulary at once. `sliced` reads the vocabulary in slices with an online softmax (Milakov
-and Gimelshein, arXiv 1805.02867), so the logits of a large vocabulary are in memory at most once, and a slice stays in the
-cache of a GPU while the temperature, the mask, the exponentials and their sums are computed. Both return the same, up to
-rounding; a test checks this. Knows tensors. Knows nothing of models.
+The vocabulary is read in slices with an online softmax (Milakov and Gimelshein, arXiv 1805.02867), so the logits of a large one
+are in memory at most once, and a slice stays in the cache of a GPU while the temperature, the mask, the exponentials and their
+sums are computed. `plain_readout` in `tests/engine/reference.py` reads it at once; a test checks that both return the same, up
+to rounding. Knows tensors. Knows nothing of models.
 
 Shapes: G positions, V vocabulary, S slice, K tokens of the self-conditioning.
 """
@@ -59,11 +59,8 @@ class Readout:
 
 
 def read(logits: Tensor, constraints: Constraints, k: int) -> Readout:
-    """Return the readout of logits [G, V], which are overwritten, by the way that suits the size of the vocabulary."""
-    n_vocabulary = logits.shape[-1]
-    if n_vocabulary <= VOCABULARY_SLICE:
-        return plain(logits, constraints, k)
-    return sliced(lambda first, last: logits[:, first:last], n_vocabulary, constraints, k, stored=logits)
+    """Return the readout of logits [G, V], which are overwritten."""
+    return sliced(lambda first, last: logits[:, first:last], logits.shape[-1], constraints, k, stored=logits)
 
 
 def read_hidden(
@@ -88,28 +85,6 @@ def read_hidden(
         torch.cat([part.entropies for part in parts]),
         torch.cat(samples) if samples else None,
     )
-
-
-def plain(logits: Tensor, constraints: Constraints, k: int) -> Readout:
-    """Return the readout of logits [G, V], which are overwritten, with probabilities of the whole vocabulary."""
-    logits /= constraints.heat[:, None]
-    logits.masked_fill_(constraints.forbidden, NEVER)
-    if constraints.starts is not None:
-        logits[constraints.starts] = logits[constraints.starts].masked_fill(constraints.first, NEVER)
-    chances = logits.softmax(-1)
-    top = chances.topk(k, dim=-1)
-    # The entropy is the log of the normaliser minus the mean logit, which avoids a logarithm of each probability. Forbidden
-    # tokens have the logit `NEVER`, because zero times minus infinity is not a number.
-    normalizer = logits.gather(-1, top.indices[:, :1])[:, 0] - top.values[:, 0].log()
-    entropies = (normalizer - torch.linalg.vecdot(chances, logits)).clamp_(min=0.0)
-    return Readout(top.indices, top.values, entropies, None if constraints.draws is None else draw(chances, constraints.draws))
-
-
-def draw(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """Return one token per row of probabilities [G, V], by inverse sampling with `uniform` [G] in [0, 1)."""
-    cumulative = probabilities.cumsum(-1)
-    picked = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
-    return picked.clamp(max=probabilities.shape[-1] - 1)
 
 
 def sliced(

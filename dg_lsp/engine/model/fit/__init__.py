@@ -19,10 +19,8 @@ Precision = Literal["float32", "bfloat16", "float16", "int8", "fp8", "int4"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float16", "int8", "fp8", "int4")
 QUANTISED: tuple[Precision, ...] = ("fp8", "int4")
 
-VOCABULARY_SLICE = 32_768  # tokens whose probabilities are computed at once; a smaller vocabulary is not sliced
-# A position's logits and their parts, in 32 bits, at once: with slices, the logits and half a copy before they are widened;
-# without, logits, probabilities, cumulative sums and a mask.
-SLICED_COPIES, PLAIN_COPIES = 2, 5
+VOCABULARY_SLICE = 32_768  # tokens whose probabilities are computed at once
+LOGIT_COPIES = 2  # of logits in 32 bits at once: they and half a copy before they are widened, or the parts of a slice
 HIDDEN_COPIES = 8  # copies of a position's hidden state during a layer
 FP8_SCALE_BYTES = 4  # per row
 INT8_SCALE_BYTES = 12  # per row: a scale, and the zero point that oneDNN asks for
@@ -77,7 +75,7 @@ class Cost:
     def of(cls, geometry: Geometry, value_bytes: int) -> Cost:
         """Return the cost of a model whose numbers have so many bytes during computation."""
         prefix = geometry.kv_per_token * value_bytes
-        logits = 4 * geometry.vocabulary * (PLAIN_COPIES if geometry.vocabulary <= VOCABULARY_SLICE else SLICED_COPIES)
+        logits = 4 * geometry.vocabulary * LOGIT_COPIES
         return cls(prefix, prefix + (HIDDEN_COPIES * geometry.hidden + geometry.widest) * value_bytes + logits, logits)
 
     def row(self, prefix_tokens: int, canvas_tokens: int) -> int:
