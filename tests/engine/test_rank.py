@@ -98,7 +98,7 @@ def test_answers_that_lack_words_of_the_instruction_rank_lower() -> None:
     halves = ["total // count", "f'{total / count}'", "total #count"]
     assert rank.unsaid("divide total by count", halves, "python") == [0, 0, 1]
     items = [
-        Proposal(text, "causal", logps=(-n * 1.0,), unsaid=lacks)
+        Proposal(text, "causal", logps=(-n * 1.0,), of_text={"missing": lacks})
         for n, (text, lacks) in enumerate(zip(texts, [2, 0, 1], strict=True))
     ]
     best = calibration.to_candidates(evidence(items), None)

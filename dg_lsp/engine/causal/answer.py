@@ -168,7 +168,7 @@ def _read_on(inputs: CausalInputs, left: KV, pace: Pace, proposals: Sequence[Pro
     prompt, passes = inputs.prompt, inputs.loaded.passes
     orders: dict[str, float] = {}
     for proposal in proposals:
-        order = calibration.linear({"joint": proposal.joint_logp, **proposal.incomplete}, rank.ORDER)
+        order = calibration.linear({"joint": proposal.joint_logp, **proposal.of_text}, rank.ORDER)
         orders[proposal.text] = max(order, orders.get(proposal.text, -math.inf))
     best = max(orders.values(), default=0.0)
     near = sorted((text for text in orders if orders[text] >= best - NEAR), key=lambda text: -orders[text])[:MOST_NEAR]

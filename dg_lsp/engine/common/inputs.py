@@ -63,7 +63,7 @@ class RequestInputs:
     @cached_property
     def describer(self) -> Describer:
         """Adds to proposals what follows from their texts."""
-        return Describer(self.request, needed=self.needed, n_context=len(self.prompt.ids))
+        return Describer(self.request, len(self.prompt.ids))
 
     @cached_property
     def mixed(self) -> FileModel | None:

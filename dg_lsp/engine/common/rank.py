@@ -49,10 +49,7 @@ class Proposal:
     `right` are those of a copy (`copies.Copy`). A first draft is `ahead` of the start of any branch by so many nats, and it
     `is_sure` if nothing is likely to be better.
 
-    The rest follows from the text (`Describer`): `repeats` and `known` are shares of the answer's lines (`repeated_lines`),
-    `names` the features of `NamesInText`, `context` the number of tokens that the model read, `missing` that of needed names
-    that the answer does not bind (`core.scope.missing`), and `unsaid` that of words of the instruction that it lacks and
-    another answer has.
+    `of_text` are the features that follow from the text alone (`Describer`); none are known before.
     """
 
     text: str
@@ -67,12 +64,7 @@ class Proposal:
     ahead: float = 0.0
     is_sure: bool = False
     position: HolePosition = "end"
-    repeats: float = 0.0
-    known: float = 0.0
-    names: Mapping[str, float] = field(default_factory=dict)
-    context: int = 0
-    missing: int = 0
-    unsaid: int = 0
+    of_text: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def after_mean(self) -> float:
@@ -88,11 +80,6 @@ class Proposal:
     def model_joint_logp(self) -> float:
         """The same under the model alone."""
         return sum(self.model_logps) + sum(self.after) + self.suffix_margin
-
-    @property
-    def incomplete(self) -> dict[str, float]:
-        """The features of needed names that the answer does not bind, and of the instruction's words that it lacks."""
-        return {"incomplete": float(self.missing > 0), "missing": float(min(self.missing + self.unsaid, MOST_MISSING))}
 
 
 def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
@@ -120,12 +107,8 @@ def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
         "right": _right(right_chars),
         "settled": -min(settled) if settled else 0.0,
         "whole": float(right_chars > 0) * math.log1p(left_chars),
-        "repeats": item.repeats,
-        "known": item.known,
-        "context": math.log1p(item.context),
         "onward": item.suffix_margin,
-        **item.incomplete,
-        **item.names,
+        **item.of_text,
         "own joint": item.model_joint_logp,
         "own mean": sum(item.model_logps) / n_tokens,
         "own least": min(item.model_logps, default=0.0),
@@ -247,32 +230,35 @@ class NamesInText:
 
 
 class Describer:
-    """Adds to proposals what follows from their texts: for the ranking, and for a calibration."""
+    """Adds to proposals the features that follow from their texts.
 
-    def __init__(self, request: InfillRequest, *, needed: Sequence[str] = (), n_context: int = 0) -> None:
-        self._request, self._needed, self._n_context = request, needed, n_context
+    `repeats` and `known` are shares of the answer's lines (`repeated_lines`), and `context` is the number of tokens that the
+    model read. An answer is `incomplete` if it leaves one of the `needed` names unbound. `missing` counts these names, and the
+    words of the instruction that the answer lacks and another one has. The others are those of `NamesInText`.
+    """
+
+    def __init__(self, request: InfillRequest, n_context: int) -> None:
+        self._request, self._n_context = request, n_context
         self._position, self._names = calibration.position(request), NamesInText(request)
 
     def described(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return the proposals for the only hole with their position and the features of their texts."""
         request = self._request
-        instruction = request.holes[0].instruction if len(request.holes) == 1 else ""
-        n_unsaid = unsaid(instruction, [proposal.text for proposal in proposals], request.language)
+        hole = request.holes[0]
+        n_unsaid = unsaid(hole.instruction, [proposal.text for proposal in proposals], request.language)
         described = list[Proposal]()
         for proposal, n in zip(proposals, n_unsaid, strict=True):
             repeats, known = repeated_lines(request.place, proposal.text)
-            described.append(
-                replace(
-                    proposal,
-                    position=self._position,
-                    repeats=repeats,
-                    known=known,
-                    names=self._names.features(proposal.text),
-                    context=self._n_context,
-                    missing=len(scope.missing(self._needed, proposal.text)),
-                    unsaid=n,
-                )
-            )
+            n_missing = len(scope.missing(hole.needed, proposal.text))
+            of_text = {
+                "repeats": repeats,
+                "known": known,
+                "context": math.log1p(self._n_context),
+                "incomplete": float(n_missing > 0),
+                "missing": float(min(n_missing + n, MOST_MISSING)),
+                **self._names.features(proposal.text),
+            }
+            described.append(replace(proposal, position=self._position, of_text=of_text))
         return described
 
 

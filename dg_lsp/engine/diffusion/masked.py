@@ -307,7 +307,7 @@ def answer(inputs: RequestInputs, timing: Timing) -> Answering:
             proposals.append(proposal)
     timing.switch("score")
     # Nothing but the tokens that the model wrote has a log-probability.
-    proposals[:] = Describer(inputs.request, needed=inputs.needed, n_context=len(inputs.prompt.left)).described(proposals)
+    proposals[:] = Describer(inputs.request, len(inputs.prompt.left)).described(proposals)
     if proposals:
         yield so_far
     return answering.ranked(inputs, proposals, n_steps)
