@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,65 +220,38 @@ _OWN_WAIT_MS = (("neovim", 200.0), ("code", 50.0))
 _EXTENSIONS = ("status", "draft", "preview", "offer", "refresh", "held")
 
 
-@dataclass(frozen=True, slots=True)
 class Client:
     """The capabilities of the connected editor, one for each thing that the server does differently."""
 
-    name: str = ""
-    inline: bool = False
-    """It supports inline completion."""
-    registers_configuration: bool = False
-    to_line_end: bool = False
-    own_wait_ms: float = 0.0
-    pulls_configuration: bool = False
-    action_literals: bool = False
-    resolves_edits: bool = False
-    tags_actions: bool = False
-    versioned_edits: bool = False
-    annotates: bool = False
-    progress: bool = False
-    hears_status: bool = False
-    hears_drafts: bool = False
-    asks_again: bool = False
-    """It asks again when the server says that an answer came late."""
-    previews: bool = False
-    """It previews an edit that needs confirmation, at least one sent by `workspace/applyEdit`."""
-    holds: bool = False
-    """It hides a suggestion until the user reveals it, where the status says `held`."""
-    shows_offers: bool = False
-    """It tells the user of the model that the status offers, so the server asks no question."""
-
-
-def read_client(params: lsp.InitializeParams) -> Client:
-    can = params.capabilities
-    name = params.client_info.name if params.client_info else ""
-    inline = can.text_document.inline_completion if can.text_document else None
-    # lsp-mode supports inline completion but announces it as null, which reads as absent.
-    is_lsp_mode = name.lower() in ("emacs", "lsp-mode")
-    like_code = bool(_LIKE_VS_CODE.search(name))
-    resolves = get_capability(can, "text_document.code_action.resolve_support.properties") or ()
-    ours = _ours(can.experimental) | _ours(params.initialization_options)
-    return Client(
-        name=name,
-        inline=inline is not None or is_lsp_mode,
-        registers_configuration=bool(get_capability(can, "workspace.did_change_configuration.dynamic_registration")),
-        to_line_end=like_code,
-        own_wait_ms=next((ms for part, ms in _OWN_WAIT_MS if part in name.lower()), 0.0),
-        pulls_configuration=bool(get_capability(can, "workspace.configuration")),
-        action_literals=get_capability(can, "text_document.code_action.code_action_literal_support") is not None,
-        resolves_edits="edit" in resolves and bool(get_capability(can, "text_document.code_action.data_support")),
-        tags_actions=lsp.CodeActionTag.LlmGenerated
-        in (get_capability(can, "text_document.code_action.tag_support.value_set") or ()),
-        versioned_edits=bool(get_capability(can, "workspace.workspace_edit.document_changes")),
-        annotates=get_capability(can, "workspace.workspace_edit.change_annotation_support") is not None,
-        progress=bool(get_capability(can, "window.work_done_progress")),
-        hears_status="status" in ours,
-        hears_drafts="draft" in ours,
-        asks_again="refresh" in ours,
-        previews="preview" in ours,
-        holds={"held", "status"} <= ours,
-        shows_offers="offer" in ours,
-    )
+    def __init__(self, params: lsp.InitializeParams | None = None) -> None:
+        """Read them from the parameters of `initialize`; without any, the editor has none."""
+        params = params or lsp.InitializeParams(lsp.ClientCapabilities())
+        can: Callable[[str], Any] = partial(get_capability, params.capabilities)
+        name = params.client_info.name if params.client_info else ""
+        ours = _ours(params.capabilities.experimental) | _ours(params.initialization_options)
+        # lsp-mode supports inline completion but announces it as null, which reads as absent.
+        is_lsp_mode = name.lower() in ("emacs", "lsp-mode")
+        self.inline = can("text_document.inline_completion") is not None or is_lsp_mode
+        self.to_line_end = bool(_LIKE_VS_CODE.search(name))
+        self.own_wait_ms = next((ms for part, ms in _OWN_WAIT_MS if part in name.lower()), 0.0)
+        self.registers_configuration = bool(can("workspace.did_change_configuration.dynamic_registration"))
+        self.pulls_configuration = bool(can("workspace.configuration"))
+        self.action_literals = can("text_document.code_action.code_action_literal_support") is not None
+        resolves = can("text_document.code_action.resolve_support.properties") or ()
+        self.resolves_edits = "edit" in resolves and bool(can("text_document.code_action.data_support"))
+        self.tags_actions = lsp.CodeActionTag.LlmGenerated in (can("text_document.code_action.tag_support.value_set") or ())
+        self.versioned_edits = bool(can("workspace.workspace_edit.document_changes"))
+        self.annotates = can("workspace.workspace_edit.change_annotation_support") is not None
+        self.progress = bool(can("window.work_done_progress"))
+        self.hears_status, self.hears_drafts = "status" in ours, "draft" in ours
+        self.asks_again = "refresh" in ours
+        """It asks again when the server says that an answer came late."""
+        self.previews = "preview" in ours
+        """It previews an edit that needs confirmation, at least one sent by `workspace/applyEdit`."""
+        self.holds = {"held", "status"} <= ours
+        """It hides a suggestion until the user reveals it, where the status says `held`."""
+        self.shows_offers = "offer" in ours
+        """It tells the user of the model that the status offers, so the server asks no question."""
 
 
 def _ours(data: Any) -> frozenset[str]:

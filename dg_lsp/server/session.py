@@ -210,7 +210,7 @@ class DgLanguageServer(LanguageServer):
 
     def begin(self, params: lsp.InitializeParams) -> None:
         """Read the client's capabilities and settings before `initialize` is answered."""
-        self.client = configuration.read_client(params)
+        self.client = Client(params)
         # pygls makes the same choice again for its response, and keeps neither.
         encoding = lsp.PositionEncodingKind(ServerCapabilitiesBuilder.choose_position_encoding(params.capabilities))
         self.documents.encoding = encoding.value

@@ -11,7 +11,7 @@ from lsprotocol import types as lsp
 
 from dg_lsp.core import positions
 from dg_lsp.core.values import Edit, Span
-from dg_lsp.server import configuration, convert
+from dg_lsp.server import convert
 from dg_lsp.server.configuration import Client
 from tests import marked
 
@@ -26,7 +26,7 @@ def test_uris_name_files_or_nothing(uri: str, path: str) -> None:
 
 
 def read(name: str = "", **capabilities: Any) -> Client:
-    return configuration.read_client(
+    return Client(
         CONVERTER.structure(
             {"processId": None, "rootUri": None, "capabilities": capabilities, "clientInfo": {"name": name}},
             lsp.InitializeParams,
