@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -173,23 +173,6 @@ def imports(text: str, language: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(languages.row(language).imports(text)))
 
 
-def is_imported(path: str, names: Iterable[str]) -> bool:
-    """Return whether one of the imported names may mean the file at this path, judged by the last parts of the path."""
-    *folders, file = re.split(r"[/\\]", path)
-    stem = file.split(".")[0] if not file.startswith(".") else file
-    parts = folders if stem in _PACKAGE_FILES or file.endswith(FOLDER_ENDINGS) else [*folders, stem]
-    for ending in map(name_parts, names):
-        if file.endswith(FOLDER_ENDINGS):
-            # Parts before the folder's path may name the repository.
-            size = min(len(parts), len(ending))
-        else:
-            ending = ending[:-1] if ending and ending[-1] in _PACKAGE_FILES else ending
-            size = len(ending)
-        if size and parts[-size:] == ending[-size:]:
-            return True
-    return False
-
-
 def name_parts(name: str) -> list[str]:
     """Return the parts of an imported name, outermost first, without relative parts such as `self` and `~`."""
     return [part for part in re.split(r"::|[./\\]+", _EXTENSION.sub("", name)) if part and part not in _HERE]
@@ -217,8 +200,7 @@ def _window(text: str, inner: Span, window_chars: int) -> Span:
     return Span(start, end)
 
 
-# Files that are imported by their folder's name, and path parts that are relative to the importing file.
-_PACKAGE_FILES = frozenset({"__init__", "index", "mod", "init"})
+# Path parts that are relative to the importing file.
 _HERE = frozenset({"crate", "self", "super", "@", "~"})
 _EXTENSION = re.compile(r"(?<=\w)\.(?:[cm]?[jt]sx?|py|h|hh|hpp|hxx|inc|rb|php|lua|sh|bash)$")
 

@@ -166,18 +166,6 @@ def test_every_language_of_the_table_has_imports() -> None:
     assert {language.name for language in languages.TABLE} <= {row.values[0] for row in ROWS["imports"]}
 
 
-@pytest.mark.parametrize(("path", "name"), ROWS["names of paths"])
-def test_an_imported_name_matches_a_path(path: str, name: str) -> None:
-    assert context.is_imported(path, [name])
-
-
-@pytest.mark.parametrize(
-    ("path", "name"), [("a/b.py", "b.a"), ("a/b.py", "x.b"), ("ab.py", "b"), ("store.go", "store"), ("a/b.py", "."), (".h", "")]
-)
-def test_an_imported_name_does_not_match_another_path(path: str, name: str) -> None:
-    assert not context.is_imported(path, [name])
-
-
 def test_an_instruction_is_a_comment_line_before_the_hole_or_above_its_line_of_code() -> None:
     def said(language: str, prefix: str = "x\n  ", instruction: str = "add  a\nand b", *, block: bool = False) -> str:
         hole = Hole(Span(0, 0), "cursor", indent="  ", instruction=instruction, extent="block" if block else "line")
