@@ -87,7 +87,7 @@ class Completer:
         self._snapshots, self._engine = snapshots, engine
         self._clock, self._on_outcome, self._on_late = clock, on_outcome, on_late
         self.rhythm = Rhythm()
-        self._unwanted = Unwanted()
+        self._unwanted: dict[str, Unwanted] = {}  # by the document
         self._outlines = Outlines(clock)
         self._answers = Answers(clock)
         # The newest request of each document.
@@ -117,7 +117,8 @@ class Completer:
         while uri in self._newest:
             await self._answers.change()
         doc = self._snapshots.documents.get(uri)
-        return doc is not None and not self._unwanted.is_shown(uri, doc.index.text, offset)
+        unwanted = self._unwanted.get(uri)
+        return doc is not None and not (unwanted and unwanted.is_shown(doc.index.text, offset))
 
     async def _complete(self, request: SuggestionRequest) -> Reply:
         now = await self._snapshots.take(request.uri, request.offset, request.selected)
@@ -185,9 +186,11 @@ class Completer:
         return reasons.visible(suggestions, partial(self._is_unwanted, now), now.settings, automatic=request.automatic)
 
     def _is_unwanted(self, now: Snapshot, suggestion: Suggestion) -> bool:
-        document, language = now.document, languages.get(now.document.language)
+        document, language, unwanted = now.document, languages.get(now.document.language), self._unwanted.get(now.base.uri)
+        if unwanted is None:
+            return False
         keywords = languages.words(language) if language is not None else frozenset[str]()
-        return self._unwanted.holds(now.base.uri, document.text, now.offset, suggestion.text, self._clock(), keywords)
+        return unwanted.holds(document.text, now.offset, suggestion.text, self._clock(), keywords)
 
     def _is_enough(self, request: SuggestionRequest, now: Snapshot, fit: Result | None) -> bool:
         """Return whether one candidate is enough: the best known ones were not all rejected or removed by the user."""
@@ -291,7 +294,7 @@ class Completer:
         else:
             return self._nothing(reasons.MOVED)
         if answer.replaced is None:
-            self._unwanted.offer(request.uri, answer.index.text, answer.at, answer.suggestions[0].text)
+            self._unwanted.setdefault(request.uri, Unwanted()).offer(answer.index.text, answer.at, answer.suggestions[0].text)
         self._on_outcome(None)
         if request.automatic and request.selected is None and is_current:
             self._look_ahead(now, answer.suggestions[0])
@@ -330,14 +333,14 @@ class Completer:
         """Record that the text of a document changed."""
         self._leave(uri)
         self.rhythm = self.rhythm.typed(self._clock())
-        self._unwanted.change(uri, before, text, self._clock())
+        self._unwanted.setdefault(uri, Unwanted()).change(before, text, self._clock())
         self._answers.change_text(uri)
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
         self._newest.pop(uri, None)
         self._leave(uri)
-        self._unwanted.forget(uri)
+        self._unwanted.pop(uri, None)
         self._answers.forget(uri)
         self._outlines.forget(uri)
         self._answers.wake()

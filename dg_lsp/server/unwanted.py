@@ -1,4 +1,7 @@
-"""What the user rejected or removed lately, so that it is not offered again at its place. Pure: the caller passes the time."""
+"""What the user rejected or removed lately in a document, so that it is not offered again at its place.
+
+Pure: the caller passes the time.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,8 @@ _CONTINUES = re.compile(r"""[.(["'`]|::|->|\?\.""")  # behind a name: it is a pa
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A text that is not offered at an offset of a document, which moves with the text around it, and until when."""
+    """A text that is not offered at an offset, which moves with the text around it, and until when."""
 
-    uri: str
     at: int
     text: str
     until: float
@@ -44,7 +46,7 @@ class _Item:
 
 
 class Unwanted:
-    """What the user rejected or removed lately: it is not offered again at its place.
+    """What the user rejected or removed lately in one document: it is not offered again at its place.
 
     A place moves with the text around it, and is forgotten when the text before it is removed. What several keystrokes remove
     one after another is one text. White space is not compared. A text that is written there again is forgotten.
@@ -52,52 +54,49 @@ class Unwanted:
 
     def __init__(self) -> None:
         self._items: tuple[_Item, ...] = ()
-        # The offer on the screen of each document: the text when it was made, its offset and its own text.
-        self._offers: dict[str, tuple[str, int, str]] = {}
+        # The offer on the screen: the document's text when it was made, its offset and its own text.
+        self._offer: tuple[str, int, str] | None = None
         # What the last change removed, if it wrote nothing: the next change may go on with it.
         self._removal: _Item | None = None
 
-    def offer(self, uri: str, text: str, at: int, suggestion: str) -> None:
-        """Record that a suggestion is shown at an offset of a document; a later change tells whether it is rejected."""
-        self._offers[uri] = (text, at, suggestion)
+    def offer(self, text: str, at: int, suggestion: str) -> None:
+        """Record that a suggestion is shown at an offset of the text; a later change tells whether it is rejected."""
+        self._offer = (text, at, suggestion)
 
-    def is_shown(self, uri: str, text: str, at: int) -> bool:
+    def is_shown(self, text: str, at: int) -> bool:
         """Return whether a suggestion that was offered at an offset of this text is still on the screen, as far as is known."""
-        offer = self._offers.get(uri)
-        return offer is not None and offer[:2] == (text, at)
+        return self._offer is not None and self._offer[:2] == (text, at)
 
-    def reject(self, uri: str, at: int, text: str, now_s: float) -> None:
+    def reject(self, at: int, text: str, now_s: float) -> None:
         """Store a suggestion that was rejected at an offset, for some minutes."""
-        self._items = (*self._items, _Item(uri, at, text[:MAX_REMOVED_CHARS], now_s + REJECTED_S))[-MAX_UNWANTED:]
+        self._items = (*self._items, _Item(at, text[:MAX_REMOVED_CHARS], now_s + REJECTED_S))[-MAX_UNWANTED:]
 
-    def change(self, uri: str, before: str, now: str, now_s: float) -> None:
-        """Store what a change of a document removed or rejected, move the places, and forget what it wrote again."""
-        if (offer := self._offers.get(uri)) is not None and (what := outcome(*offer, now)) != "typing":
-            del self._offers[uri]
+    def change(self, before: str, now: str, now_s: float) -> None:
+        """Store what a change of the text removed or rejected, move the places, and forget what it wrote again."""
+        if (offer := self._offer) is not None and (what := outcome(*offer, now)) != "typing":
+            self._offer = None
             if what == "rejected":
-                self.reject(uri, *offer[1:], now_s)
+                self.reject(*offer[1:], now_s)
         change = difference(before, now)
         start, old_end, end = change.start, change.old_end, change.new_end
         removed, last = before[start:old_end], self._removal
-        if not removed or last is None or last.uri != uri or not start <= last.at <= old_end:
+        if not removed or last is None or not start <= last.at <= old_end:
             last = None
         else:
             removed = before[start : last.at] + last.text + before[last.at : old_end]
         items = [
-            item if item.uri != uri or item.at <= start else replace(item, at=max(start, item.at + end - old_end))
+            item if item.at <= start else replace(item, at=max(start, item.at + end - old_end))
             for item in self._items
-            if item is not last and (item.uri != uri or not start < item.at <= old_end or not before[start : item.at].strip())
+            if item is not last and (not start < item.at <= old_end or not before[start : item.at].strip())
         ]
         if end > start:
-            items = [item for item in items if item.uri != uri or item.at > start or not item.is_in(now, end)]
-        removal = _Item(uri, start, removed[:MAX_REMOVED_CHARS], math.inf)
+            items = [item for item in items if item.at > start or not item.is_in(now, end)]
+        removal = _Item(start, removed[:MAX_REMOVED_CHARS], math.inf)
         self._items = tuple([*items, removal] if removed.strip() else items)[-MAX_UNWANTED:]
         if removed or end > start:
             self._removal = removal if end == start else None
 
-    def holds(
-        self, uri: str, text: str, offset: int, suggestion: str, now_s: float, keywords: Collection[str] = frozenset()
-    ) -> bool:
+    def holds(self, text: str, offset: int, suggestion: str, now_s: float, keywords: Collection[str] = frozenset()) -> bool:
         """Return whether this suggestion, or the rest of it after some of its tokens were typed, was rejected or removed here.
 
         Who has typed many of them wants the rest. The beginning of such a text counts too. A text that begins with all of it
@@ -106,7 +105,7 @@ class Unwanted:
         """
         tokens = _tokens(suggestion)
         for item in self._items:
-            if item.uri == uri and now_s <= item.until and (left := item.left(text, offset)):
+            if now_s <= item.until and (left := item.left(text, offset)):
                 n, n_tokens = min(len(left), len(tokens)), len(_tokens(item.text))
                 is_wanted = n_tokens - len(left) >= WANTED_TOKENS
                 is_telling = n_tokens >= TELLING_TOKENS or 2 * len("".join(left)) > len("".join(tokens))
@@ -115,12 +114,6 @@ class Unwanted:
                 if n and left[:n] == tokens[:n] and is_telling and not is_wanted:
                     return True
         return False
-
-    def forget(self, uri: str) -> None:
-        self._items = tuple(item for item in self._items if item.uri != uri)
-        if self._removal is not None and self._removal.uri == uri:
-            self._removal = None
-        self._offers.pop(uri, None)
 
 
 def _tokens(text: str) -> tuple[str, ...]:

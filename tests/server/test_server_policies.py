@@ -264,7 +264,7 @@ def shown(
     at, known = at_cursor("x = $0"), unwanted or Unwanted()
     to_show, reason = reasons.visible(
         offers,
-        lambda each: known.holds("a", at.before, len(at.before), each.text, 10.0),
+        lambda each: known.holds(at.before, len(at.before), each.text, 10.0),
         settings or Settings(),
         automatic=automatic,
     )
@@ -302,7 +302,7 @@ def test_what_is_shown(
 )
 def test_a_rejected_suggestion_is_not_offered_again_at_once(rejected_at: float, text: str, code: str) -> None:
     unwanted = Unwanted()
-    unwanted.reject("a", 4, "f(a)", rejected_at)
+    unwanted.reject(4, "f(a)", rejected_at)
     assert shown(offer(text, Calibrated(0.9)), unwanted=unwanted) == [code]
     assert shown(offer(text, Calibrated(0.9)), unwanted=unwanted, automatic=False) == [text]
 
@@ -312,37 +312,25 @@ def test_a_rejected_suggestion_is_not_offered_again_at_once(rejected_at: float, 
 )
 def test_without_a_rejected_suggestion_the_others_are_likelier(second: Confidence, code: str) -> None:
     unwanted, first = Unwanted(), Calibrated(0.9) if isinstance(second, Calibrated) else Ranked(0)
-    unwanted.reject("a", 4, "f(a)", 0.0)
+    unwanted.reject(4, "f(a)", 0.0)
     assert shown(offer("f(a)", first), offer("f(b)", second), unwanted=unwanted) == [code]
 
 
 def holds(unwanted: Unwanted, text: str, suggestion: str) -> bool:
-    return unwanted.holds("a", text, len(text), suggestion, 1.0)
+    return unwanted.holds(text, len(text), suggestion, 1.0)
 
 
 def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
     unwanted = Unwanted()
-    unwanted.reject("a", 4, "f(a)", 0.0)
+    unwanted.reject(4, "f(a)", 0.0)
     assert holds(unwanted, "x = f", "(a)")
     assert not holds(unwanted, "x = 1\ny = ", "f(a)")
-    assert not unwanted.holds("b", "x = ", 4, "f(a)", 1.0)
-    unwanted.forget("a")
-    assert not holds(unwanted, "x = ", "f(a)")
-
-
-def test_closing_a_file_forgets_nothing_of_another() -> None:
-    unwanted = Unwanted()
-    line = "foo(alpha, beta)"
-    for end in range(len(line), 3, -1):  # one character after another is removed
-        unwanted.change("a", line[:end], line[: end - 1], 0.0)
-        unwanted.forget("b")
-    assert holds(unwanted, "foo", "(alpha, beta)")
 
 
 def test_of_many_equal_tokens_all_and_the_rest_are_held() -> None:
     unwanted, removed = Unwanted(), "w " * 250
     for _ in range(MAX_UNWANTED):
-        unwanted.change("a", f"w = {removed}", "w = ", 0.0)
+        unwanted.change(f"w = {removed}", "w = ", 0.0)
     assert holds(unwanted, "w = ", removed)
     assert holds(unwanted, f"w = {'w ' * 5}", "w w")
     # Who has typed so many of them again wants the rest.
