@@ -66,7 +66,7 @@ def connect_options(
     model = model_names.full(model_name)
     return ConnectOptions(
         EngineId(model, dtype=settings.dtype, device=settings.device),
-        EngineSettings(settings.threads, float(settings.unload_after), float(settings.exit_after), settings.rows),
+        EngineSettings(settings.threads, float(settings.unload_after), float(settings.exit_after)),
         interactive=interactive,
         command=command,
     )

@@ -340,9 +340,9 @@ class DgLanguageServer(LanguageServer):
 
     def _options(self, model: str) -> ConnectOptions:
         """Return the options to connect to a model's engine; raise EngineError as `connect_options` does."""
-        # How long the engine stays and how wide its passes are is the user's to say: a repository's file may not.
+        # How long the engine stays is the user's to say: a repository's file may not.
         own = config.read()[0].settings
-        return connect_options(config.Config(replace(self.settings, model=model, exit_after=own.exit_after, rows=own.rows)))
+        return connect_options(config.Config(replace(self.settings, model=model, exit_after=own.exit_after)))
 
     def _use_model(self) -> None:
         better = laptop.offered(self.settings.model, self.card_bytes)

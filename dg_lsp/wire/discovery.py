@@ -298,15 +298,11 @@ N_LINES_OF_START = 200
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How an engine runs, apart from what identifies it (see `EngineId`). Times are in seconds; 0 means never.
-
-    `rows` limits the canvases in one pass of the model.
-    """
+    """How an engine runs, apart from what identifies it (see `EngineId`). Times are in seconds; 0 means never."""
 
     threads: int = DEFAULTS.threads
     unload_after_s: float = DEFAULTS.unload_after
     exit_after_s: float = DEFAULTS.exit_after
-    rows: int = DEFAULTS.rows
 
     def chosen(self) -> dict[str, Any]:
         """Return the settings that are not left at their default. A running engine keeps its own for the others."""

@@ -186,13 +186,6 @@ class Settings:
         "Raise it when you run single commands, minutes apart, with a large model.",
         in_editors=False,
     )
-    rows: Annotated[int, Meta(ge=1, le=1024)] = setting(
-        32,
-        "engine.rows",
-        "Largest number of canvases in one pass of the model; fewer when memory is short.",
-        "Lower it when other programs need the GPU's memory.",
-        in_editors=False,
-    )
     trigger: Trigger = setting(
         "auto",
         "completion.trigger",

@@ -97,10 +97,10 @@ async def test_the_engine_needs_neither_certificates_nor_proxies(engines: Path, 
 @pytest.mark.smoke
 async def test_an_engine_is_started_watched_while_it_loads_and_left_running(engines: Path) -> None:
     states: list[LifeState] = []
-    own = replace(options(), settings=EngineSettings(exit_after_s=60, rows=5))
+    own = replace(options(), settings=EngineSettings(threads=5, exit_after_s=60))
     async with connect(own, on_state=states.append) as engine:
         assert await text(engine, text="return 1") == "return 1"
-        assert [await info(engine, name) for name in ("state", "leases", "rows")] == ["ready", 1, 5]
+        assert [await info(engine, name) for name in ("state", "leases", "threads")] == ["ready", 1, 5]
         assert engine.state == LifeState("ready")
         assert states[0] == LifeState("starting", "starting the engine with model toy")
         assert states[-1] == engine.state
@@ -439,11 +439,10 @@ async def test_a_running_engine_takes_other_settings(engines: Path) -> None:
         assert engine.options is not None
         pid = await info(engine, "pid")
         for threads in (3, 0):
-            settings = replace(engine.options.settings, threads=threads, unload_after_s=7.0, rows=9)
+            settings = replace(engine.options.settings, threads=threads, unload_after_s=7.0)
             assert not engine.use(replace(engine.options, settings=settings))
             await until(partial(has, engine, "threads", threads))
         assert await has(engine, "unload_after_s", 7.0)
-        assert await has(engine, "rows", 9)
         assert await has(engine, "pid", pid)
 
 

@@ -201,16 +201,13 @@ def test_about_reports_device_dtype_and_reasons(trained_filler: CausalFiller) ->
     assert isinstance(about["device_bytes"], int)
 
 
-def test_a_new_limit_of_threads_and_rows_holds_from_the_next_step_on(
-    instruct_layout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_limit_of_threads_holds_from_the_next_step_on(instruct_layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "after", lambda plan, *_times: plan)  # whatever else the machine does
     filler = DiffusionFiller(load_model(str(instruct_layout), device="cpu", threads=1))
     task = filler.start(InfillRequest("x = ", "\n", (Hole(Span(4, 4), "cursor"),)))
     for threads in (1, 2, 1):
-        filler.limit(threads, rows=threads)
+        filler.limit(threads)
         assert task.step()
-        assert filler.stepper.max_rows == threads
         assert (torch.get_num_threads(), filler.about()["threads"]) == (threads, threads)
 
 

@@ -187,7 +187,7 @@ def test_a_fill_in_fixed_buffers_has_the_same_candidates(instruct_layout: Path) 
         filler = DiffusionFiller(loaded)
         fixed = steps(loaded.passes)
         if is_fixed:
-            filler.stepper.fixed = fixed
+            filler.fixed = fixed
         for asked in REQUESTS:
             task = finish(filler.start(replace(asked, budget=Budget(candidates=4))))
             found.append([(candidate.texts, candidate.steps, candidate.row) for candidate in task.candidates()])
@@ -205,7 +205,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     """In a step, and in a draft or a score. The worker ends the request and calls `trim`."""
     filler = DiffusionFiller(of_few_steps(instruct_layout))
     passes = filler.loaded.passes
-    filler.stepper.fixed = steps(passes, recorder=WorkingRecorder())
+    filler.fixed = steps(passes, recorder=WorkingRecorder())
     passes.buffers = buffers = Buffers(passes, lambda: None, WorkingRecorder())
 
     def texts() -> list[tuple[str, ...]]:

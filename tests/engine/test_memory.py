@@ -113,11 +113,12 @@ def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.Mo
     assert model.headroom.rows_at_once(10, 10, MAX_ROWS) <= MAX_ROWS
 
 
-def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, instruct_layout: Path) -> None:
+def test_rows_beyond_the_memory_take_several_passes(monkeypatch: pytest.MonkeyPatch, instruct_layout: Path) -> None:
     infill_request = replace(a_request(), budget=Budget(candidates=8))
     loaded = load_model(str(instruct_layout), device="cpu")
     expected = finish(DiffusionFiller(loaded).start(infill_request)).candidates()
-    bounded = DiffusionFiller(loaded, rows=2)
+    bounded = DiffusionFiller(loaded)
+    monkeypatch.setattr(memory, "rows_that_fit", lambda *_: 2)
     row_counts: list[int] = []
     decode = bounded.loaded.passes.decode
 

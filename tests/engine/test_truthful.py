@@ -149,7 +149,9 @@ def several(filler: DiffusionFiller, texts: Sequence[str], prefixes: list[int], 
         denoiser.drop(0)
 
     def whole() -> Generator[None, None, str]:
-        answer = CanvasAnswer(inputs, *(yield from answering.encoded(inputs, filler.prefixes, timing)), timing, filler.stepper)
+        answer = CanvasAnswer(
+            inputs, *(yield from answering.encoded(inputs, filler.prefixes, timing)), timing, filler.headroom, None
+        )
         patch.setattr(answer, "take_step", settle)
         return (yield from canvas.written(answer))
 

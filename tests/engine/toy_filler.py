@@ -37,7 +37,7 @@ def load(model: str, *, device: str, on_progress: Callable[[str, float], None], 
         while not door.exists():
             door.parent.stat()  # fails once the test is over
             time.sleep(PAUSE_S)
-    return ToyFiller(device, rows=options.get("rows", 32), threads=options.get("threads", 0))
+    return ToyFiller(device, threads=options.get("threads", 0))
 
 
 class OutOfMemoryError(RuntimeError):
@@ -80,8 +80,8 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 
 class ToyFiller(Filler):
-    def __init__(self, device: str, turns: Concurrency = "independent", rows: int = 32, threads: int = 0) -> None:
-        self.device, self.concurrency, self.rows, self.threads = device, turns, rows, threads
+    def __init__(self, device: str, turns: Concurrency = "independent", threads: int = 0) -> None:
+        self.device, self.concurrency, self.threads = device, turns, threads
         self.is_on_gpu = device == "cuda"
         self.trimmed = 0
         self.tasks: list[ToyTask] = []
@@ -99,10 +99,10 @@ class ToyFiller(Filler):
 
     def about(self) -> Mapping[str, object]:
         device = "toy" if self.device == "auto" else self.device
-        return {"device": device, "dtype": "int8", "rows": self.rows, "threads": self.threads}
+        return {"device": device, "dtype": "int8", "threads": self.threads}
 
-    def limit(self, threads: int, rows: int) -> None:
-        self.threads, self.rows = threads, rows
+    def limit(self, threads: int) -> None:
+        self.threads = threads
 
     def has_room(self) -> bool:
         return self.has_memory

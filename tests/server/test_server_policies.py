@@ -363,7 +363,7 @@ def test_only_engine_settings_restart_the_engine() -> None:
     assert configuration.has_other_engine(Settings(), Settings(model="other"))
     assert configuration.has_other_engine(Settings(), Settings(unload_after=1))
     # An editor can't set this one.
-    assert not configuration.has_other_engine(Settings(), Settings(rows=1))
+    assert not configuration.has_other_engine(Settings(), Settings(exit_after=1))
     assert not configuration.has_other_engine(Settings(), Settings(threshold=0.9))
 
 

@@ -47,7 +47,6 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
         threads = 3
         unload_after = 60
         exitAfter = 0
-        rows = 4
         [batch]
         deadline = 2000
         candidates = 2
@@ -64,8 +63,7 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
         "cpu",
         3,
     )
-    assert (configured.settings.unload_after, configured.settings.exit_after, configured.settings.rows) == (60, 0, 4)
-    assert joining(configured).settings.rows == 4
+    assert (configured.settings.unload_after, configured.settings.exit_after) == (60, 0)
     assert (configured.settings.enable, configured.settings.in_comments) == (False, True)
     assert (configured.settings.batch_deadline, configured.settings.batch_candidates) == (2000, 2)
     assert configured.settings.local_only == ("vault/", "*.pem")

@@ -93,7 +93,7 @@ def test_a_wrong_value_is_reported_with_the_valid_values(key: str, value: object
     assert len(str(error.value)) < 120
 
 
-@pytest.mark.parametrize("name", ["model", "device", "dtype", "threads", "unload_after", "exit_after", "rows"])
+@pytest.mark.parametrize("name", ["model", "device", "dtype", "threads", "unload_after", "exit_after"])
 def test_an_option_for_a_setting_says_what_its_declaration_says(name: str) -> None:
     parameter = inspect.signature(start).parameters[name]
     [option] = parameter.annotation.__metadata__

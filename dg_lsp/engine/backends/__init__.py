@@ -14,7 +14,6 @@ from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.config import LOCAL_ONLY
 from dg_lsp.wire.model_names import is_remote
-from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from dg_lsp.engine.backends.remote import RemoteFiller
@@ -67,7 +66,6 @@ def load_filler(
     threads: int = 0,
     revision: str = "",
     dtype: str = "",
-    rows: int = DEFAULTS.rows,
     on_progress: OnProgress = lambda _text, _share: None,
 ) -> Filler:
     """Return a filler for a local or remote model; only a local one imports torch. `local.load_model` documents its errors."""
@@ -77,6 +75,6 @@ def load_filler(
     from dg_lsp.engine.backends import local
 
     loaded = local.load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, on_progress=on_progress)
-    filler = local.filler_of(loaded, rows=rows)
+    filler = local.filler_of(loaded)
     filler.calibrations.watch(ModelId(model_names.full(name), loaded.fingerprint))
     return filler

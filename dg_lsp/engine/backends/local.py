@@ -13,7 +13,6 @@ from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion import masked
 from dg_lsp.engine.model.fit import LLAMA_TYPES, SMALL
 from dg_lsp.engine.model.weights import checkpoint
-from dg_lsp.wire.settings import DEFAULTS
 
 log = logging.getLogger("dg_lsp.engine")
 
@@ -63,7 +62,7 @@ def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any
     return load_causal(opened, dtype, on_progress)
 
 
-def filler_of(loaded: Loaded[Any, Any], *, rows: int = DEFAULTS.rows) -> LocalFiller:
+def filler_of(loaded: Loaded[Any, Any]) -> LocalFiller:
     """Return the filler of a loaded model; raise ValueError if its vocabulary lacks a token of its layout."""
     from dg_lsp.engine.causal.layout import CausalProfile
 
@@ -75,4 +74,4 @@ def filler_of(loaded: Loaded[Any, Any], *, rows: int = DEFAULTS.rows) -> LocalFi
         return masked.MaskedFiller(loaded)
     from dg_lsp.engine.diffusion.filler import DiffusionFiller
 
-    return DiffusionFiller(loaded, rows=rows)
+    return DiffusionFiller(loaded)

@@ -146,7 +146,7 @@ class LocalFiller(Filler):
         self._expected = request if len(request.holes) == 1 and is_able else None
         self._reading = self._read_ahead(request) if self._expected is not None else iter(())
 
-    def limit(self, threads: int, rows: int) -> None:
+    def limit(self, threads: int) -> None:
         self.loaded.cores.limit_to(threads)
 
     def foresee(self) -> float | None:

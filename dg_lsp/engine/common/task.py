@@ -92,8 +92,8 @@ class Filler(ABC):
         """Return whether memory has room for another request beside the running ones."""
         return True
 
-    def limit(self, threads: int, rows: int) -> None:  # noqa: B027 -- optional: another process does the work
-        """Use at most so many threads (0: the default) and rows from the next step on. Safe on any thread."""
+    def limit(self, threads: int) -> None:  # noqa: B027 -- optional: another process does the work
+        """Use at most so many threads (0: the default) from the next step on. Safe on any thread."""
 
     def expect(self, request: InfillRequest) -> None:  # noqa: B027 -- optional: not every model can prepare
         """Note a request that will probably come next."""

@@ -16,7 +16,6 @@ from typing import Any
 from dg_lsp.core import calibration
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common import answering, loading
-from dg_lsp.engine.common.inputs import MAX_ROWS
 from dg_lsp.engine.common.loading import Checkpoint, Loaded, LoadError
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
@@ -26,10 +25,11 @@ from dg_lsp.engine.diffusion import canvas, layout, search
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest, Stepper
+from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest
 from dg_lsp.engine.diffusion.layout import CanvasProfile, CanvasPrompt, Instruct, load_profile
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import Precision
+from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import PrefixEncoder
 from dg_lsp.engine.model.recording import Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM
@@ -40,10 +40,12 @@ PROPOSERS = (search.propose, canvas.propose, canvas.several)  # the search write
 """The proposers after copies, in their order."""
 
 
-def answer(of_canvas: CanvasRequest, prefixes: PrefixEncoder, timing: Timing, stepper: Stepper) -> Answering:
+def answer(
+    of_canvas: CanvasRequest, prefixes: PrefixEncoder, timing: Timing, headroom: Headroom, fixed: FixedSteps | None
+) -> Answering:
     """Answer a request with one canvas: copies, what each proposer writes, their scores. No pass scores several holes."""
     kv, tree = yield from answering.encoded(of_canvas, prefixes, timing)
-    so_far = CanvasAnswer(of_canvas, kv, tree, timing, stepper)
+    so_far = CanvasAnswer(of_canvas, kv, tree, timing, headroom, fixed)
     timing.switch("draft")
     so_far.proposals += answering.copied(of_canvas, say_something=False)  # as those that the probabilities were fitted with
     timing.switch("denoise")
@@ -62,29 +64,22 @@ def answer(of_canvas: CanvasRequest, prefixes: PrefixEncoder, timing: Timing, st
 class DiffusionFiller(LocalFiller):
     """A loaded diffusion model that fills requests; raises ValueError if its vocabulary lacks a token of its layout.
 
-    `rows` is the maximum number of a request's rows in one pass; more rows take several passes.
+    `fixed` are the buffers for steps on a GPU; None on other devices, where launching a kernel costs little beside it.
     """
 
     loaded: Loaded[Passes, CanvasProfile]
     layout: Instruct
 
-    def __init__(
-        self, loaded: Loaded[Passes, CanvasProfile], *, rows: int = MAX_ROWS, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, loaded: Loaded[Passes, CanvasProfile], *, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(loaded, Instruct(loaded.profile, loaded.vocabulary), loaded.profile.canvas_tokens, clock)
         self._heads = Heads()
-        fixed: FixedSteps | None = None
+        self.fixed: FixedSteps | None = None
         loaded.passes.buffers = None
-        if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
+        if loaded.device.startswith("cuda"):
             passes, free = loaded.passes, self.headroom.free
-            fixed = FixedSteps(passes, free, recorder=Recorder())
+            self.fixed = FixedSteps(passes, free, recorder=Recorder())
             usual = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens + 2 * ROOM
             passes.buffers = Buffers(passes, free, Recorder("drafts and scores"), usual)
-        self.stepper = Stepper(self.headroom, rows, fixed)
-
-    def limit(self, threads: int, rows: int) -> None:
-        super().limit(threads, rows)
-        self.stepper.max_rows = rows
 
     def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> CanvasRequest:
         """Return a request as the inputs of one canvas."""
@@ -95,7 +90,7 @@ class DiffusionFiller(LocalFiller):
         return self.layout.lay_out(self._heads.kept(request))
 
     def answer(self, inputs: CanvasRequest, timing: Timing) -> Answering:
-        return answer(inputs, self.prefixes, timing, self.stepper)
+        return answer(inputs, self.prefixes, timing, self.headroom, self.fixed)
 
     def fills_together(self, request: InfillRequest) -> bool:
         return layout.fits_one_canvas(request, self.loaded.profile, self.loaded.vocabulary)
@@ -103,8 +98,8 @@ class DiffusionFiller(LocalFiller):
     def trim(self) -> None:
         """Drop the buffers of steps too."""
         super().trim()
-        if self.stepper.fixed is not None:
-            self.stepper.fixed.clear()
+        if self.fixed is not None:
+            self.fixed.clear()
 
 
 def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Passes, CanvasProfile]:

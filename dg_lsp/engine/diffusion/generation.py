@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 
 from dg_lsp.core import extent, place
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.common import answering
-from dg_lsp.engine.common.inputs import RequestInputs
+from dg_lsp.engine.common.inputs import MAX_ROWS, RequestInputs
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Proposal
@@ -63,11 +62,15 @@ class CanvasAnswer:
 
     `kv` are the keys and values of the encoded prefix, which `tree` continues. For several holes, there is `joint` evidence for
     each row, and no proposal. `found_lengths` are the gap's likely lengths in tokens, likeliest first, and empty if no canvas
-    could write a better answer; None if no search has run. `n_steps` were taken so far.
+    could write a better answer; None if no search has run. `n_steps` were taken so far. A pass has as many rows as `headroom`
+    has room for, in the buffers of `fixed` if there are some.
     """
 
-    def __init__(self, canvas: CanvasRequest, kv: KV, tree: Tree, timing: Timing, stepper: Stepper) -> None:
-        self.canvas, self.kv, self.tree, self.timing, self._stepper = canvas, kv, tree, timing, stepper
+    def __init__(
+        self, canvas: CanvasRequest, kv: KV, tree: Tree, timing: Timing, headroom: Headroom, fixed: FixedSteps | None
+    ) -> None:
+        self.canvas, self.kv, self.tree, self.timing = canvas, kv, tree, timing
+        self._headroom, self._fixed = headroom, fixed
         self.proposals: list[Proposal] = []
         self.joint: list[Evidence] = []
         self.found_lengths: tuple[int, ...] | None = None
@@ -111,11 +114,11 @@ class CanvasAnswer:
 
         An open canvas has one row, which goes on after it has settled.
         """
-        rows, most, stepper = [0], 1, self._stepper
+        rows, most = [0], 1
         if not is_open:
-            rows, most = denoiser.live, stepper.headroom.rows_at_once(decoder.length, denoiser.width, stepper.max_rows)
+            rows, most = denoiser.live, self._headroom.rows_at_once(decoder.length, denoiser.width, MAX_ROWS)
         with self.timing.pace.measuring("step", len(rows) * denoiser.width):
-            if stepper.fixed is None or len(rows) > most or not stepper.fixed.step(denoiser, decoder, rows):
+            if self._fixed is None or len(rows) > most or not self._fixed.step(denoiser, decoder, rows):
                 denoiser.step(decoder, most, rows)
 
     def is_over(self, denoiser: Denoiser, n_positions: int = 0) -> bool:
@@ -130,18 +133,6 @@ class CanvasAnswer:
             if n_steps is not None:
                 denoiser.bound(max(n_steps, 0 if denoiser.begun or self.proposals else 1))
         return denoiser.done
-
-
-@dataclass(slots=True)
-class Stepper:
-    """How the canvases of one model take steps: with at most `max_rows` rows in one pass.
-
-    `fixed` are the buffers for steps on a GPU; None on a CPU, where they gain nothing.
-    """
-
-    headroom: Headroom
-    max_rows: int
-    fixed: FixedSteps | None
 
 
 UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probability there is lower than minus this

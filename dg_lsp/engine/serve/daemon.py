@@ -192,7 +192,6 @@ def load(engine_id: EngineId, settings: EngineSettings, on_progress: OnProgress)
             threads=settings.threads,
             revision=engine_id.revision,
             dtype="" if engine_id.dtype == "auto" else engine_id.dtype,
-            rows=settings.rows,
             on_progress=on_progress,
         )
     except ModuleNotFoundError as error:

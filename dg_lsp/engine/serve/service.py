@@ -123,10 +123,9 @@ class Service:
             threads=fields.integer("threads", now.threads, high=1024),
             unload_after_s=max(0.0, fields.number("unload_after_s", now.unload_after_s)),
             exit_after_s=max(0.0, fields.number("exit_after_s", now.exit_after_s)),
-            rows=fields.integer("rows", now.rows, low=1, high=1024),
         )
         if (filler := self.worker.filler) is not None:
-            filler.limit(self.settings.threads, self.settings.rows)
+            filler.limit(self.settings.threads)
         self.changed.set()
         return asdict(self.settings)
 
