@@ -12,7 +12,6 @@ import pkgutil
 import re
 import time
 from collections.abc import Callable, Iterator
-from pathlib import PurePath
 from re import _constants as parts  # type: ignore[attr-defined]  # private, and the only parser of patterns
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -60,8 +59,8 @@ WORST: list[tuple[Search, tuple[str, ...]]] = [
     (workspace._SECTION.split, ("[", "[]", "[] ", " ", "[]]  x\n", "[] \t\r", "] x")),
     (workspace._pairs, ("=", "a=", ":\n", " ")),
     (
-        lambda text: workspace._fits(text, PurePath("a" * 200, "1b" * 100)),
-        ("{a,b}", "{1..9}", "{", "{a,", "{,", "*a", "**a", "{1..99}{a,b}", "]\n"),
+        lambda text: [workspace._matches(text, f"/{'a' * 200}/{'1b' * 100}") for _ in range(workspace.MAX_SECTIONS)],
+        ("{a,b}", "{1..9}", "{", "{a,", "{,", "*a", "**a", "{1..99}{a,b}", "]\n", "[a-z]", "[", "{a}", "[\\", "{\\"),
     ),
 ]
 N_CHARS = 1 << 16
@@ -90,6 +89,8 @@ BOUNDED = {
     "engine.backends.chat._THOUGHT": "matched at the start of an answer",
     "engine.serve.compat._COMMENT": "matched with a line of a request's first lines",
     "engine.serve.compat._PATH": "matched with a comment in a request's first lines",
+    "infill.workspace._CHARS": "matched in a pattern of EditorConfig, which is cut to 400 characters",
+    "infill.workspace._SINGLE": "matched in a pattern of EditorConfig, which is cut to 400 characters",
     "wire.config._KEY": "matched with one key of a configuration file",
     "wire.network._WITH_PORT": "matched with one address",
 }
