@@ -143,16 +143,17 @@ def _info(shown: Callable[..., Any], name: str, option: Option, *names: str) -> 
 
 
 def _path(value: str) -> Path:
-    """Return a named path; refuse an empty one, which as a `Path` is the current folder."""
-    if not value:
+    """Return a named path; refuse an empty one, which as a `Path` is the current folder, and one of spaces."""
+    if not value.strip():
         fail("a path is empty; give it a value, or leave it out")
     return Path(value)
 
 
 def _with_value(context: typer.Context, option: typer.CallbackParam, value: Any) -> Any:
-    """Return the value; refuse an empty one, which a variable of a script may be that is not set."""
+    """Return the value; refuse an empty one or one of spaces, which a variable of a script may be that is not set."""
     is_given = (source := context.get_parameter_source(option.name or "")) is not None and source.name == "COMMANDLINE"
-    if is_given and (value == "" or (isinstance(value, list) and "" in value)):
+    values = value if isinstance(value, list) else [value]
+    if is_given and any(isinstance(each, str | Path) and not str(each).strip() for each in values):
         fail(f"{option.opts[0]} is empty; give it a value, or leave it out")
     return value
 
@@ -177,7 +178,7 @@ def complete_model(incomplete: str) -> list[str]:
 
 def model_option(text: str) -> Any:
     """Return the option for a model's name, with this help text."""
-    return typer.Option(metavar="ID_OR_PATH", help=text, autocompletion=complete_model)
+    return typer.Option(metavar="ID_OR_PATH", help=text, autocompletion=complete_model, callback=_with_value)
 
 
 def _language(incomplete: str) -> list[str]:

@@ -114,13 +114,15 @@ def test_generated_files_are_filled_only_if_asked_for(project: Path) -> None:
 @pytest.mark.parametrize(
     "option", ["--changed-since", "--check", "--model", "--symbol", "--include", "--at", "--places", "--lang"]
 )
-def test_an_option_without_a_value_is_no_run_without_the_option(stubbed: Path, option: str) -> None:
-    result = run("a.py", option, "", "--write")
+@pytest.mark.parametrize("value", ["", " ", "\t\n"])
+def test_an_option_without_a_value_is_no_run_without_the_option(stubbed: Path, option: str, value: str) -> None:
+    result = run("a.py", option, value, "--write")
     assert (result.exit_code, (stubbed / "a.py").read_text()) == (2, STUB)
     assert f"{option} is empty; give it a value, or leave it out" in result.stderr
 
 
-def test_an_empty_path_is_not_the_current_folder(stubbed: Path) -> None:
-    result = run("", "--write")
+@pytest.mark.parametrize("path", ["", " "])
+def test_an_empty_path_is_not_the_current_folder(stubbed: Path, path: str) -> None:
+    result = run(path, "--write")
     assert (result.exit_code, (stubbed / "a.py").read_text()) == (2, STUB)
     assert "a path is empty; give it a value, or leave it out" in result.stderr
