@@ -30,7 +30,7 @@ from dg_lsp.wire import files
 
 MAX_BYTES = 4 << 30  # a larger project could fill the disk unnoticed
 MAX_LINKED_BYTES = 64 << 20  # of one file elsewhere that a link in the project leads to
-LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__"})
+LEFT_OUT = frozenset({".git", ".hg", ".jj", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
 MAX_SETTING_BYTES = 1 << 20
 SETTINGS = (
@@ -54,7 +54,7 @@ _NEVER_COPIED = (
     *("setup.py", "node_modules", ".npmrc", "go.work", "Cargo.toml", ".cargo", "Gemfile", "Rakefile", "pom.xml"),
     *("settings.gradle", "settings.gradle.kts"),
 )
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
+_PYTHON = re.compile(r"(?:python|pypy|graalpy)[\d.]*[dmt]*")
 
 
 class ScratchError(Exception):
@@ -68,7 +68,7 @@ class Copy:
     original: Path
     root: Path
     private: Path  # the directory around the copy, for what a check writes besides
-    _stamps: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    _stamps: dict[Path, tuple[int, int, int]] = field(default_factory=dict)
     _clock: int = 0
 
     def path_of(self, path: Path) -> Path:
@@ -76,7 +76,7 @@ class Copy:
         return self.root / path.relative_to(self.original)
 
     def record(self, path: Path) -> None:
-        """Record the copied file's time and size for `restore`."""
+        """Record the copied file's time, size and inode for `restore`."""
         place = self.path_of(path)
         if not place.is_symlink():
             self._stamps[path] = _stamp(place)
@@ -139,7 +139,7 @@ def directory(place: Path | None = None) -> Iterator[Path]:
             handle = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
             try:
                 _lock(handle)
-                # A project may have a folder of this name, but can't know which inode it gets.
+                # A project may have a folder of this name, but can't know which inodes it gets.
                 if os.read(handle, 100) == _identity(folder):
                     _remove(folder)
             finally:
@@ -287,14 +287,14 @@ def _copy_one(path: Path, place: Path, made: Copy, command: str) -> int:
     return info.st_size
 
 
-def _stamp(place: Path) -> tuple[int, int]:
+def _stamp(place: Path) -> tuple[int, int, int]:
     info = place.lstat()
-    return info.st_mtime_ns, info.st_size
+    return info.st_mtime_ns, info.st_size, info.st_ino  # a hard link to the original has the same time and size
 
 
 def _identity(folder: Path) -> bytes:
-    info = folder.stat()
-    return b"%d:%d" % (info.st_dev, info.st_ino)
+    """Return the inodes of a folder and its lock. After a restart the device may have another number."""
+    return b"%d:%d" % (folder.stat().st_ino, (folder / "lock").lstat().st_ino)
 
 
 def _lock(handle: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import check, scratch
+from dg_lsp.batch import check, git, scratch
 from dg_lsp.batch.check import Check, CheckLimits, Verdict
 from tests.batch.test_batch_process import SCRIPTED, environment
 from tests.processes import is_gone
@@ -130,11 +130,13 @@ def test_a_copy_contains_tracked_files_and_generated_files_between_them(project:
 def test_a_copy_has_no_link_out_but_that_to_an_environment_s_python(project: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "worktrees").mkdir(parents=True)
-    for name in ("notes.txt", "python3.11", "tool"):
+    interpreters = ("python3.11", "python3.13d", "python3.14td", "graalpy", "pypy3.11")
+    for name in ("notes.txt", "tool", *interpreters):
         (outside / name).write_text("x")
     (project / "env" / "bin").mkdir(parents=True)
     (project / "env" / "pyvenv.cfg").touch()
-    for name, target in {"python": "python3.11", "python3": "tool", "python_notes.txt": "notes.txt", "pip": "tool"}.items():
+    targets = {"python": "python3.11", "python3": "tool", "python_notes.txt": "notes.txt", "pip": "tool"}
+    for name, target in {**targets, **dict(zip(interpreters, interpreters, strict=True))}.items():
         (project / "env" / "bin" / name).symlink_to(outside / target)
     for name, git_dir in {"worktree": "worktrees", "node_modules/m": "worktrees"}.items():
         (project / name).mkdir(parents=True)
@@ -143,10 +145,36 @@ def test_a_copy_has_no_link_out_but_that_to_an_environment_s_python(project: Pat
     (project / "linked" / ".git").symlink_to(outside / "tool")
     with scratch.directory() as folder:
         copy, _ = scratch.copy(project, folder / "0", "test linked/.git")
-        links = [path.relative_to(copy.root).as_posix() for path in copy.root.rglob("*") if path.is_symlink()]
-        assert links == ["env/bin/python"]
+        links = {path.name for path in copy.root.rglob("*") if path.is_symlink()}
+        assert links == {"python", *interpreters}
         assert (copy.root / "env" / "bin" / "python3").read_text() == "x"
         assert not list(copy.root.rglob(".git"))
+
+
+def test_a_project_without_a_repository_of_its_own_is_copied_whole(project: Path) -> None:
+    subprocess.run(["git", "init", "-q", project], check=True)
+    (project / ".gitignore").write_text("ignored/\n")
+    own = project / "ignored"
+    for name in (".git", ".hg", ".jj/repo", "pkg"):
+        (own / name).mkdir(parents=True)
+    for name in ("a.py", "pkg/b.py", ".hg/store", ".jj/repo/store"):
+        (own / name).write_text("x")
+    with scratch.directory() as folder:
+        copy, problems = scratch.copy(own, folder / "0")
+        assert problems == []
+        assert sorted(path.name for path in copy.root.rglob("*") if path.is_file()) == ["a.py", "b.py"]
+    with pytest.raises(git.GitError):  # not of the repository around it
+        git.run(own, "status")
+
+
+def test_a_hard_link_to_the_original_is_replaced(project: Path) -> None:
+    with scratch.directory() as folder:
+        copy, _ = scratch.copy(project, folder / "0")
+        (copy.root / "a.py").unlink()
+        (copy.root / "a.py").hardlink_to(project / "a.py")
+        copy.restore()
+        (copy.root / "a.py").write_text("changed in place")
+    assert (project / "a.py").read_text() == STUB
 
 
 STRANGE = "[pytest]\naddopts = --strange\n"
