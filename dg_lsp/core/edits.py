@@ -8,7 +8,7 @@ around the cursor, three times: before the last edits, as it is, and as it becom
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -60,6 +60,19 @@ class Edit:
             if new.strip() and new in text:
                 return text.replace(new, old, 1)
         return None
+
+    def undone_in_file(self, text: str) -> str:
+        """Return a file's text with the new lines put back to the old ones, at their place nearest to where they were made.
+
+        Unlike `undone`, which reads as the published models do, it takes whole lines for their place. Where there is none, the
+        text stays.
+        """
+        for above, below in ((self.above, self.below), ("", "")):
+            new = above + self.new + below
+            if new.strip() and (places := list(_places(text, new))):
+                start = min(places, key=lambda at: abs(text.count("\n", 0, at) - self.first))
+                return text[:start] + above + self.old + below + text[start + len(new) :]
+        return text
 
     def _sides(self, above: str, below: str) -> tuple[str, str]:
         """Return the old and the new lines between others; the last of above, old, new and below has no line end."""
@@ -210,6 +223,15 @@ def _before(text: str, edits: Sequence[Edit]) -> str:
             break
         text = undone
     return text
+
+
+def _places(text: str, lines: str) -> Iterator[int]:
+    """Yield where these whole lines are in a text."""
+    at = text.find(lines)
+    while at >= 0:
+        if (at == 0 or text[at - 1] == "\n") and (lines.endswith("\n") or at + len(lines) == len(text)):
+            yield at
+        at = text.find(lines, at + 1)
 
 
 def _line_at(text: str, offset: int) -> int:

@@ -60,7 +60,7 @@ class Made:
 
 
 class History:
-    """The last edits, of all documents, oldest first, and the text of each document before them."""
+    """The last edits, of all documents, oldest first."""
 
     def __init__(self) -> None:
         self._made: list[Made] = []
@@ -102,8 +102,17 @@ class History:
         return tuple(dict.fromkeys(made.uri for made in self._made))
 
     def original(self, uri: str, text: str) -> str:
-        """Return the text of a document before its first edit; `text`, which it has now, without one."""
-        return next((made.before for made in self._made if made.uri == uri and made.edit is not None), text)
+        r"""Return the text of a document before its edits, with `\n` line ends; `text` is what it is now.
+
+        The edits are undone one by one, so that what was changed and forgotten since stays. One whose lines are no longer there
+        stays too.
+        """
+        text = in_lf(text)
+        for made in reversed(self._made):
+            if made.uri == uri and made.edit is not None:
+                is_next = in_lf(made.after) == text
+                text = in_lf(made.before) if is_next else made.edit.undone_in_file(text)
+        return text
 
     def edits(self, read: Callable[[str, Edit], Edit | None]) -> tuple[Edit, ...]:
         """Return the edits as they are read, oldest first.

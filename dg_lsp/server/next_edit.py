@@ -270,7 +270,7 @@ class NextEdits:
 def question(now: Snapshot, history: History, made: Sequence[Edit]) -> Question | str:
     """Return what to ask at a snapshot's cursor, or why nothing can be asked."""
     raw, uri = now.index.text, now.base.uri
-    text, original = in_lf(raw), in_lf(history.original(uri, raw))
+    text, original = in_lf(raw), history.original(uri, raw)
     for each in (text, original):
         if len(each.splitlines()) != each.count("\n") + (each[-1:] not in ("", "\n")):
             return "the file has other line ends than those of lines"

@@ -85,6 +85,37 @@ def test_a_document_is_as_it_was_before_its_first_edit_until_it_is_closed() -> N
     assert (history.original("a", then), history.uris(), history.since_s(1.0)) == (then, (), None)
 
 
+PASTE = ("three", f"{LONG}three")
+
+# Each step replaces a text by another; those that are not remembered are in the second list, and so in the file as it was.
+FORGOTTEN: list[tuple[str, list[tuple[str, str]], list[tuple[str, str]]]] = [
+    ("nothing", [("one", "1"), ("two\n", ""), ("four", "4\n4"), ("4\n4", "44")], []),
+    ("a huge paste", [("one", "1"), PASTE, ("five", "5")], [PASTE]),
+    ("white space", [("one", "1"), ("three", "  three"), ("five", "5")], [("three", "  three")]),
+    ("equal lines above", [("five", "5"), ("one", "1\n" * 800 + "one"), ("four", "4")], [("one", "1\n" * 800 + "one")]),
+    ("more than six edits", [(f"{n}x" if n else "two", f"{n + 1}x") for n in range(8)], [("two", "2x")]),
+    ("a paste and its undo", [("one", "1"), PASTE, (LONG, ""), ("five", "5")], []),
+    ("a paste after a deletion", [("one\n", ""), PASTE, ("five", "5")], [PASTE]),
+    ("white space in an edit", [("one", "1"), ("1", "  1"), ("five", "5")], [("one", "  1")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(("steps", "forgotten"), [row[1:] for row in FORGOTTEN], ids=[row[0] for row in FORGOTTEN])
+def test_what_is_forgotten_is_in_the_file_as_it_was(
+    steps: list[tuple[str, str]], forgotten: list[tuple[str, str]], end: str
+) -> None:
+    history, text, now = History(), A, 0.0
+    for old, new in steps:
+        before, text, now = text, text.replace(old, new), now + JOIN_S + 1
+        assert before != text
+        history.change("a", before.replace("\n", end), text.replace("\n", end), now)
+    original = A
+    for old, new in forgotten:
+        original = original.replace(old, new)
+    assert history.original("a", text.replace("\n", end)) == original
+
+
 @pytest.mark.parametrize(
     ("old", "new", "restores"),
     [
