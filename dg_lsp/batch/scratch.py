@@ -33,26 +33,21 @@ MAX_LINKED_BYTES = 64 << 20  # of one file elsewhere that a link in the project 
 LEFT_OUT = frozenset({".git", ".hg", ".jj", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
 MAX_SETTING_BYTES = 1 << 20
-SETTINGS = (
-    *("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py"),
-    *("ruff.toml", ".ruff.toml", ".editorconfig", ".python-version", ".tool-versions", "go.mod", "go.sum", "package.json"),
-    *(
-        "tsconfig.json",
-        "tsconfig.base.json",
-        "jsconfig.json",
-        ".nvmrc",
-        "eslint.config.js",
-        "eslint.config.mjs",
-        ".eslintrc.json",
-    ),
-    *("rust-toolchain.toml", "rustfmt.toml", ".ruby-version", "global.json", "Directory.Build.props"),
-    *(f"jest.config.{suffix}" for suffix in ("js", "ts", "mjs", "cjs", "json")),
+_SETTINGS = re.compile(
+    r"""
+    \.?pytest\.(ini|toml) | pyproject\.toml | tox\.ini | setup\.cfg | (setup|conftest)\.py | \.?(ruff|uv)\.toml | \.?mypy\.ini
+    | pyrightconfig\.json | (package|tsconfig(\.\w+)?|jsconfig|biome|deno|global)\.jsonc? | Directory\.\w+\.props
+    | (eslint|jest|prettier|babel)\.config\.\w+ | \.(eslint|prettier|babel|swc|browserslist|shellcheck|luacheck)rc(\.\w+)?
+    | go\.(mod|sum) | \.?(clippy|rustfmt)\.toml | rust-toolchain(\.toml)? | \.(golangci|rubocop)\.ya?ml
+    | \.(editorconfig|nvmrc|tool-versions|(python|node|ruby|java)-version) | mise\.toml
+    """,
+    re.VERBOSE,
 )
-"""Settings that a program in a project reads in the folders above it, and that say something without the files beside them."""
-# These name other projects, or hold packages or keys: a copy without the rest would fail where the original does not.
-_NEVER_COPIED = (
-    *("setup.py", "node_modules", ".npmrc", "go.work", "Cargo.toml", ".cargo", "Gemfile", "Rakefile", "pom.xml"),
-    *("settings.gradle", "settings.gradle.kts"),
+"""The files that a program in a project reads in the folders above it, and that mostly say something by themselves."""
+# These name other projects, or hold packages or keys.
+_OTHERS = re.compile(
+    r"node_modules|\.npmrc|\.env|go\.work|Cargo\.toml|\.cargo|Gemfile|Rakefile|pom\.xml|\.mvn|settings\.gradle(\.kts)?"
+    r"|pnpm-workspace\.yaml|\.yarnrc\.yml|\.pnp\.c?js|yarn\.lock"
 )
 _PYTHON = re.compile(r"(?:python|pypy|graalpy)[\d.]*[dmt]*")
 
@@ -120,9 +115,9 @@ def _places() -> list[Path]:
 
 
 def _strange_settings(place: Path, project: Path) -> Path | None:
-    own = {project, *project.parents}
-    paths = (folder / name for folder in (place, *place.parents) if folder not in own for name in (*SETTINGS, *_NEVER_COPIED))
-    return next((path for path in paths if os.path.exists(path)), None)  # noqa: PTH110 -- that of Path raises in a closed folder
+    folders = [folder for folder in (place, *place.parents) if folder != project and folder not in project.parents]
+    paths = (folder / name for folder in folders for name in _names(folder))
+    return next((path for path in paths if _SETTINGS.fullmatch(path.name) or _OTHERS.fullmatch(path.name)), None)
 
 
 @contextlib.contextmanager
@@ -162,13 +157,12 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
     """Copy the project into a directory; return the copy, and a line for each file that could not be copied."""
     original = original.resolve()
     above = _settings_above(original)
-    top = above[-1].parent if above else original
+    top = min((path.parent for path in above), default=original)
     private = into / (top.name or "project")
     root = private / original.relative_to(top)
     root.mkdir(parents=True)
-    for path in above:
-        with contextlib.suppress(OSError):
-            shutil.copyfile(path, private / path.relative_to(top))
+    for path, data in above.items():
+        (private / path.relative_to(top)).write_bytes(data)
     made, problems, n_bytes = Copy(original, root, into), [], 0
     for path in contents(original, command):
         place = root / path.relative_to(original)
@@ -190,14 +184,19 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
     return made, problems
 
 
-def _settings_above(original: Path) -> list[Path]:
-    """Return the settings above the project, the nearest first."""
-    settings = []
-    for path in (folder / name for folder in original.parents for name in SETTINGS):
+def _settings_above(original: Path) -> dict[Path, bytes]:
+    """Return the settings above the project with their contents."""
+    settings = {}
+    for path in (folder / name for folder in original.parents for name in _names(folder) if _SETTINGS.fullmatch(name)):
         with contextlib.suppress(OSError):
-            if stat.S_ISREG((info := path.stat()).st_mode) and info.st_size <= MAX_SETTING_BYTES:
-                settings.append(path)
+            settings[path] = files.read_regular(path.resolve(), MAX_SETTING_BYTES)
     return settings
+
+
+def _names(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return sorted(os.listdir(folder))  # noqa: PTH208 -- names alone
+    return []
 
 
 def contents(root: Path, command: str = "") -> Iterator[Path]:

@@ -196,6 +196,8 @@ FAILS = "raise RuntimeError\n"
             {"Cargo.toml": "[workspace]\n"},
             {"tox.ini": "[pytest]\n", "conftest.py": ""},
         ),
+        ({"package.json": '{"type": "module"}'}, {"setup.py": "", "conftest.py": "import os; os.environ['USED'] = '1'"}),
+        ({"node_modules/a.js": "", "conftest.py": ""}, {"pyproject.toml": "[tool.uv.workspace]\nmembers = ['other']\n"}),
     ],
 )
 def test_settings_above_a_project_apply_to_its_copy_and_no_others(

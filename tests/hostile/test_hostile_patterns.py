@@ -69,6 +69,8 @@ MOST_CPU_S = 0.25
 BOUNDED = {
     "batch.plan._PLACE": "matched once with a line of the user's own list",
     "batch.plan._COMMENT": "matched once with a line of the user's own list",
+    "batch.scratch._OTHERS": "matched with a file's name",
+    "batch.scratch._SETTINGS": "matched with a file's name",
     "core.generated._STATEMENT": "searched in the first comments of a file, which are bounded",
     "core.holes.body.DELIBERATE": "matched at the start of a comment",
     "core.holes.body.DIRECTIVE": "matched at the start of a comment",
