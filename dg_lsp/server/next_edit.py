@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dg_lsp.client.engine import EngineClient
-from dg_lsp.client.port import EngineError
+from dg_lsp.client.port import EngineBusyError, EngineError
 from dg_lsp.core import edits
 from dg_lsp.core.edits import CURSOR, LINE_CHARACTERS, SEPARATOR, Edit, Hunk, Question, Window
 from dg_lsp.core.positions import Lines
@@ -56,9 +56,9 @@ class EditOffer:
     text: str
 
     @property
-    def content(self) -> tuple[str, str, str]:
-        """What is rejected with it: the document, and the old and new text without white space."""
-        return self.uri, _squeezed(self.index.text[self.span.start : self.span.end]), _squeezed(self.text)
+    def content(self) -> tuple[str, str]:
+        """What is rejected with it: the old and new text without white space."""
+        return _squeezed(self.index.text[self.span.start : self.span.end]), _squeezed(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class NextEdits:
         self._history = History()
         self._answers: dict[str, EditAnswer] = {}
         self._offers: dict[str, EditOffer] = {}
-        self._rejected: deque[tuple[str, str, str]] = deque(maxlen=MOST_REJECTED)
+        self._rejected: dict[str, deque[tuple[str, str]]] = {}  # what was rejected in each document
         self._numbers = itertools.count(1)
         self._work = Tasks[str]()
 
@@ -160,7 +160,8 @@ class NextEdits:
         try:
             return await self._asked(request, now, asked, made)
         except EngineError as error:
-            return error
+            is_pause = isinstance(error, EngineBusyError)  # of a server, which is no failure
+            return str(error) if is_pause and request.automatic else error
 
     async def _asked(self, request: EditRequest, now: Snapshot, asked: Question, made: Sequence[Edit]) -> EditOffer | str:
         """Ask the model, after the user has paused, and return what is offered of its answer."""
@@ -222,7 +223,7 @@ class NextEdits:
         for hunk in answer.hunks[:1]:
             span, text = within_lines(now.index.text, hunk)
             offer = EditOffer(str(next(self._numbers)), now.base.uri, now.index, now.base.version, span, text)
-            if offer.content in self._rejected:
+            if offer.content in self._rejected.get(offer.uri, ()):
                 return "the user rejected it"
             return offer
         return "the model changes nothing here"
@@ -245,13 +246,14 @@ class NextEdits:
         """Record that the user rejected an offer; do nothing for one that is over."""
         for offer in self._offers.values():
             if offer.id == offer_id:
-                self._rejected.append(offer.content)
+                self._rejected.setdefault(offer.uri, deque(maxlen=MOST_REJECTED)).append(offer.content)
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
         self._work.end(uri)
         self._answers.pop(uri, None)
         self._offers.pop(uri, None)
+        self._rejected.pop(uri, None)
         self._history.forget(uri)
 
     def forget_answers(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
 from dg_lsp.client.link import OnDraft
-from dg_lsp.client.port import EngineError
+from dg_lsp.client.port import EngineBusyError, EngineError
 from dg_lsp.core import edits
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.server import next_edit
@@ -268,6 +268,30 @@ async def test_a_rejected_edit_is_not_offered_again(session: Session) -> None:
     session.change(AFTER + "exit()\n")
     assert await session.offered() is None
     assert session.said == ["the user rejected it"] * 2
+
+
+async def test_what_was_rejected_is_forgotten_when_its_document_closes(session: Session) -> None:
+    session.change()
+    offer = await session.ask()
+    assert offer is not None
+    session.edits.reject(offer.id)
+    session.edits.forget(URI)
+    session.open()
+    session.change()
+    assert await session.offered() is not None
+
+
+async def test_a_server_s_pause_is_no_message_unless_an_edit_was_asked_for(session: Session) -> None:
+    def paused(_window: str) -> str:
+        raise EngineBusyError("no requests until 12:00:00", 30)
+
+    session.change()
+    session.writer.write = paused
+    assert await session.offered() is None
+    assert await session.offered() is None
+    assert (session.said, len(session.writer.asked)) == (["no requests until 12:00:00"] * 2, 1)
+    with pytest.raises(EngineBusyError):
+        await session.offered(automatic=False)
 
 
 @pytest.mark.parametrize(
