@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dg_lsp import OUT_OF_MEMORY, is_out_of_memory
 from dg_lsp.batch import check
 from dg_lsp.batch.check import Copies, Prober, root_of
 from dg_lsp.batch.options import Options
@@ -132,7 +133,7 @@ async def keep(
             return result
     except (ScratchError, OSError) as error:
         # If the check can't run, no fill is accepted.
-        return all_refused(f"it can't be checked: {error}")
+        return all_refused(f"it can't be checked: {OUT_OF_MEMORY if is_out_of_memory(error) else error}")
 
 
 def _decisions(

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+from dg_lsp import OUT_OF_MEMORY, is_out_of_memory
 from dg_lsp.client import link as links
 from dg_lsp.client.life import Life, LifeState
 from dg_lsp.client.link import Link, OnDone, OnDraft
@@ -429,8 +430,11 @@ class EngineClient:
             problem = str(error)
         except Exception as error:
             # A broken installation may raise anything, and waiting requests must get an error.
-            log.exception("can't connect to the engine")
-            problem = f"can't connect to the engine ({type(error).__name__}); the log says why"
+            if is_out_of_memory(error):
+                problem = OUT_OF_MEMORY
+            else:
+                log.exception("can't connect to the engine")
+                problem = f"can't connect to the engine ({type(error).__name__}); the log says why"
         self._joining = None
         if (link := self._link) is not None:
             self._on_link(link)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp import OUT_OF_MEMORY
 from dg_lsp.batch import check, keep
 from dg_lsp.batch.check import Check, CheckLimits
 from dg_lsp.batch.keep import FileResult
@@ -109,6 +111,15 @@ def test_a_fill_that_loops_is_stopped_by_what_earlier_checks_took(tmp_path: Path
     (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    a.f()\ndef test_old():\n    pass\n")
     [result] = checked(tmp_path, PYTEST, (plan, [["while True: pass"]]))
     assert outcome(result) == [("", "the check took longer than 3 s")]
+
+
+def test_no_memory_for_a_check_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object, **_options: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_shell", fails)
+    [result] = checked(tmp_path, PYTEST, (planned(tmp_path / "a.py", ONE), [["return 1"]]))
+    assert outcome(result) == [("", f"it can't be checked: {OUT_OF_MEMORY}")]
 
 
 def test_a_check_that_failed_early_does_not_limit_one_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
