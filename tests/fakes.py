@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dg_lsp.client.engine import ConnectOptions, Connector
 from dg_lsp.client.link import Link, OnDone, OnDraft
-from dg_lsp.client.port import EngineError
+from dg_lsp.client.port import EngineBusyError, EngineError
 from dg_lsp.core.values import Calibrated, Candidate, Document, Extent, Hole, HoleKind, InfillRequest, Span
 from dg_lsp.wire import discovery
 from dg_lsp.wire.messages import Ask, Status
@@ -51,7 +51,7 @@ class InProcess(Link):
             await self.engine.ready()
             self.status = Status("ready")
         except EngineError as error:
-            self.status = Status("failed", str(error))
+            self.status = Status("failed", str(error), retry_s=error.retry_s if isinstance(error, EngineBusyError) else 0.0)
         self.changed(self)
 
     async def infill(self, ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:

@@ -26,13 +26,14 @@ class LifeState:
 
     It is `off` until something needs it, and `ready` also if it ended because nothing used it: the next request starts it.
     `fraction` is the share of the model that is loaded. If it `failed`, `message` says why, and requests try again from
-    `until` on. If it is `ready` and has an `until`, its server wants no requests before that, as `message` says.
+    `until` on. If it `is_pause`, its server wants no requests before that, which the user need not be told at once.
     """
 
     name: StateName = "off"
     message: str = ""
     fraction: float = 0.0
     until: float = 0.0
+    is_pause: bool = False
 
     def trouble(self, now: float) -> str:
         """Return why no unprompted request should be sent now, as a sentence; "" when one may.
@@ -73,7 +74,7 @@ class Life:
         if not self.is_linked or self.state.name == "loading":
             return self
         if pause_s:
-            return replace(self, state=LifeState("ready", problem, until=now + pause_s))
+            return replace(self, state=LifeState("ready", problem, until=now + pause_s, is_pause=True))
         if problem:
             return replace(self, state=LifeState("failed", problem, until=now + FAILED_PAUSE_S))
         # This is no crash loop, so only the last crash still counts.
@@ -94,11 +95,12 @@ class Life:
     def refused(self, now: float, why: str, pause_s: float = 0.0) -> Life:
         """No engine can be reached or started, or its model can't be loaded, or it does not respond and can't be killed.
 
-        It is not started again for `pause_s` seconds, or a while if that is 0.0.
+        It is not started again for a while, or for the `pause_s` seconds that its server wants.
         """
         if not self._is_up and self.state.name != "off":
             return self
-        return self._dropped(LifeState("failed", why, until=now + (pause_s or FAILED_PAUSE_S)))
+        state = LifeState("failed", why, until=now + (pause_s or FAILED_PAUSE_S), is_pause=pause_s > 0)
+        return self._dropped(state)
 
     def stopped(self) -> Life:
         """The client disconnects from the engine."""

@@ -369,7 +369,7 @@ class DgLanguageServer(LanguageServer):
     def _engine_changed(self, state: LifeState) -> None:
         self.reporter.update(state=state.name, message=state.message, fraction=round(state.fraction, 3))
         # An engine of another version is no failure of its own.
-        if state.name == "failed" and not self.explain():
+        if state.name == "failed" and not state.is_pause and not self.explain():
             self._on_message(state.message)
 
     def _on_message(self, sentence: str) -> None:

@@ -90,11 +90,13 @@ def test_an_engine_that_failed_on_a_request_runs_on_and_the_next_answer_ends_the
 
 def test_a_server_that_wants_a_pause_is_no_failure_and_gets_no_unprompted_request_in_it() -> None:
     paused = UP.answered(5, "busy until 12:00:00", 30)
-    assert paused.state == LifeState("ready", "busy until 12:00:00", until=35)
+    assert paused.state == LifeState("ready", "busy until 12:00:00", until=35, is_pause=True)
     assert [paused.state.trouble(now) for now in (34.9, 35)] == ["busy until 12:00:00", ""]
     assert paused.asked(6) == paused.reported(READY) == paused
     assert paused.answered(36).state == READY
-    assert Life(model="toy").asked(0).refused(1, "busy", 3000).state.until == 3001
+    unloaded = Life(model="toy").asked(0).refused(1, "busy", 3000)
+    assert unloaded.state == LifeState("failed", "busy", until=3001, is_pause=True)
+    assert (unloaded.asked(3000), unloaded.asked(3001).state) == (unloaded, STARTING)
 
 
 def test_what_an_abandoned_engine_reports_late_changes_nothing() -> None:

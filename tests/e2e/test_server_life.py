@@ -131,6 +131,23 @@ async def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path
         assert (await client.status())["suppressed"] is None
 
 
+async def test_a_model_whose_server_wants_a_pause_is_told_of_in_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DG_LSP_ALLOW", "paused")
+    async with editor(tmp_path, {"textDocument": {"inlineCompletion": {}}}) as client:
+        client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"engine": {"model": "paused"}}}})
+        while (await client.status())["state"] != "failed":
+            pass
+        client.open("x = \n")
+        assert await client.suggestions(0, 4) == []
+        assert (await client.status())["message"] == "no requests until 12:00:00"
+        assert client.said("window/showMessage") == []
+        assert await client.suggestions(0, 4, trigger=1) == []
+        assert [each["message"] for each in client.said("window/showMessage")] == ["dg-lsp: no requests until 12:00:00"]
+        client.stderr = b""
+
+
 async def test_another_model_needs_no_restart_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_ALLOW", "broken")
     async with editor(tmp_path, {"textDocument": {"inlineCompletion": {}}}) as client:

@@ -35,6 +35,8 @@ class Scripted(ReadyEngine):
     async def ready(self) -> None:
         if self.model == "broken":
             raise EngineError("the model is broken")
+        if self.model == "paused":
+            raise EngineBusyError("no requests until 12:00:00", 3000)
 
     async def prepare(self, request: InfillRequest) -> None:
         _note("prepared", "", prefix=request.prefix)
