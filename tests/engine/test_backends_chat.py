@@ -61,7 +61,7 @@ class ChatServer:
                 status, refusal = self.settings.get(
                     "refusal", lambda name: (400, error_body(f"Unsupported parameter: {name}"))
                 )(name)
-                return JSONResponse(refusal, status)
+                return JSONResponse(refusal, status, self.settings.get("refusal_headers"))
         text = self.answers[min(len(self.bodies), len(self.answers)) - 1]
         if not body.get("stream") or not self.settings.get("streams", True):
             message = {"role": "assistant", "content": self.settings.get("content", lambda text: text)(text)}
@@ -305,6 +305,14 @@ def test_a_refused_field_is_sent_once(refused_fields: list[str], refusal: Any) -
         [body] = setup.server.bodies
         assert not set(refused_fields) & set(body)
         assert {"model", "messages", "max_tokens"} <= set(body)
+
+
+@pytest.mark.parametrize(("pause_s", "n_bodies"), [("0.001", 2), ("3000", 1)])
+def test_a_pause_is_kept_before_another_body_is_sent(pause_s: str, n_bodies: int) -> None:
+    with Served(FENCED, refused_fields=["logprobs"], refusal_headers={"Retry-After": pause_s}) as setup:
+        with contextlib.nullcontext() if n_bodies > 1 else pytest.raises(RemoteError, match="no requests until"):
+            assert setup.fill()[0].texts == ("a + b",)
+        assert len(setup.server.bodies) == n_bodies
 
 
 def test_a_model_that_thinks_first_has_room_for_it() -> None:

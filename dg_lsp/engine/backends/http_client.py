@@ -203,8 +203,9 @@ class ServerClient:
                 return await self._ask_once(call)
             except RemoteError as error:
                 body = call.listener.body_after(error.status, error.server_message) if call.listener else None
-                if body is None:
+                if body is None or error.retry_s > ANSWER_S:
                     raise
+                await asyncio.sleep(error.retry_s)
                 call = replace(call, body=body)
 
     async def _ask_once(self, call: Call) -> Fields:
