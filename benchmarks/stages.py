@@ -33,7 +33,7 @@ import torch
 
 from benchmarks import arguments
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
+from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
@@ -294,14 +294,13 @@ def _continue(passes: Passes, kv: KV, stages: _Stages, floor: _Floor, prefix: in
     stages.add(f"scores of {CANVAS} tokens{way}", scored, floor.ms(CANVAS, 1, prefix, predicted=CANVAS))
 
 
-def _ways(passes: Passes, device: str) -> dict[str, FixedSteps | None]:
-    """Return the ways to take a step, by the suffix of their stages' names; None: outside of fixed buffers."""
+def _ways(passes: Passes, device: str) -> dict[str, FixedSteps]:
+    """Return the ways to take a step, by the suffix of their stages' names."""
 
     def fixed(recorder: Recorder | None) -> FixedSteps:
         return FixedSteps(passes, lambda: memory.free_bytes(device), recorder=recorder)
 
-    ways: dict[str, FixedSteps | None] = {"": None, ", in fixed buffers": fixed(None)}
-    return ways | ({", recorded": fixed(Recorder())} if device.startswith("cuda") else {})
+    return {"": fixed(None)} | ({", recorded": fixed(Recorder())} if device.startswith("cuda") else {})
 
 
 def _denoiser(passes: Passes, device: str, widths: Sequence[int], steps: int) -> Denoiser:
@@ -310,30 +309,22 @@ def _denoiser(passes: Passes, device: str, widths: Sequence[int], steps: int) ->
     return Denoiser(rows, TokenLimits(tuple(range(10, n_tokens))), Sampling(stop_entropy=0.0), n_tokens, device)
 
 
-def _stepping(
-    passes: Passes, kv: KV, device: str, widths: Sequence[int], fixed: FixedSteps | None = None
-) -> Callable[[], None]:
+def _stepping(passes: Passes, kv: KV, device: str, widths: Sequence[int], fixed: FixedSteps) -> Callable[[], None]:
     """Return a function that takes one denoising step per call. A step that is recorded is so before the first call."""
-    denoiser, decoder = _denoiser(passes, device, widths, 1 << 20), LocalDecoder(passes, kv)
-    step = _one_step(denoiser, decoder, fixed)
-    for _ in range(WARM_UPS if fixed is not None else 0):
-        step()
-    return step
+    denoiser = _denoiser(passes, device, widths, 1 << 20)
 
-
-def _one_step(denoiser: Denoiser, decoder: LocalDecoder, fixed: FixedSteps | None) -> Callable[[], None]:
     def step() -> None:
-        if fixed is None or not fixed.step(denoiser, decoder, denoiser.live):
-            denoiser.step(decoder)
+        fixed.step(denoiser, kv, denoiser.live)
 
+    for _ in range(WARM_UPS):
+        step()
     return step
 
 
-def _filled(passes: Passes, kv: KV, device: str, fixed: FixedSteps | None) -> None:
-    denoiser, decoder = _denoiser(passes, device, [CANVAS], STEPS), LocalDecoder(passes, kv)
-    step = _one_step(denoiser, decoder, fixed)
+def _filled(passes: Passes, kv: KV, device: str, fixed: FixedSteps) -> None:
+    denoiser = _denoiser(passes, device, [CANVAS], STEPS)
     while not denoiser.done:
-        step()
+        fixed.step(denoiser, kv, denoiser.live)
     denoiser.read(0)
 
 

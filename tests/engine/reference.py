@@ -1,7 +1,7 @@
 """A readable implementation of the denoising rule for one row, against which tests check `diffusion.denoise`.
 
-It uses plain lists and loops, and is slow on purpose. It also has readable
-versions of the rules of `diffusion.search` and `common.copies`, and `diffusion.readout` without slices.
+It uses plain lists and loops, and is slow on purpose. It also has readable versions of the rules of `diffusion.search` and
+`common.copies`, `diffusion.readout` without slices, and a step of `diffusion.fixed_step` without buffers.
 """
 
 from __future__ import annotations
@@ -10,15 +10,71 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.denoise import Decoder, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoise import STATE, CanvasState, Denoiser, Row, TokenLimits, advanced
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.diffusion.readout import NEVER, Constraints, Readout
 from dg_lsp.engine.diffusion.search import Gap, Speculate
+from dg_lsp.engine.model.prefix_cache import KV
+
+
+class Decoder(Protocol):
+    """The decoder with a prefix already encoded."""
+
+    def logits(self, rows: CanvasState) -> Tensor:
+        """Return the logits [G, V] of the free positions of some rows. Unused positions do not exist for it."""
+
+
+@dataclass(frozen=True)
+class PlainDecoder:
+    """The decoder of a model behind a prefix: each row behind its own copy."""
+
+    passes: Passes
+    kv: KV
+
+    def logits(self, rows: CanvasState) -> Tensor:
+        """Return what `Decoder` says."""
+        n_past, (n_rows, width) = self.kv[0][0].shape[2], rows.ids.shape
+        mask = torch.cat([torch.ones(n_rows, n_past, dtype=torch.bool, device=rows.used.device), rows.used], 1)
+        hidden = self.passes.decode(
+            rows.ids,
+            [(keys.expand(n_rows, -1, -1, -1), values.expand(n_rows, -1, -1, -1)) for keys, values in self.kv],
+            self.passes.soft(rows.top_ids, rows.top_chances),
+            positions=n_past + (rows.used.cumsum(1) - 1).clamp(min=0),
+            mask=mask[:, None, None].expand(-1, 1, width, -1),
+        )
+        return self.passes.logits(hidden[rows.free])
+
+
+def take_step(denoiser: Denoiser, decoder: Decoder, rows: Sequence[int] | None = None) -> None:
+    """Take one step of some rows of a denoiser, or of all live ones."""
+    live, device = denoiser.live if rows is None else rows, denoiser.device
+    at, inputs = torch.tensor(live, device=device), denoiser.inputs(live)
+    state = denoiser.canvas.rows(at)
+    free = state.free
+    rules = Constraints(
+        inputs.heat.to(device)[:, None].expand_as(free)[free],
+        denoiser.forbidden,
+        denoiser.first_forbidden,
+        ((free.cumsum(1) == 1) & free)[free],  # the first free position of each row
+        None if inputs.draws is None else inputs.draws.to(device)[free],
+    )
+    found = plain_readout(decoder.logits(state).clone(), rules, state.top_ids.shape[-1])
+    predicted = Readout(
+        state.top_ids.masked_scatter(free[..., None], found.top_ids),
+        state.top_chances.masked_scatter(free[..., None], found.top_chances),
+        state.entropy.masked_scatter(free, found.entropies),
+        None if found.sampled is None else state.best.masked_scatter(free, found.sampled),
+    )
+    after = advanced(state, predicted, inputs.noise.to(device), inputs.greedy.to(device), denoiser.sampling)
+    for name in STATE:
+        getattr(denoiser.canvas, name)[at] = getattr(after, name)
+    denoiser.note(live, after.settled.tolist())
 
 
 @dataclass

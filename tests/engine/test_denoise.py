@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dg_lsp.engine.diffusion.denoise import CanvasState, Denoiser, Row, TokenLimits, accept, temperature
-from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
-from dg_lsp.engine.diffusion.readout import Constraints, read
+from dg_lsp.engine.diffusion.readout import Constraints, sliced
 from tests.engine import reference
+from tests.engine.reference import PlainDecoder, take_step
 
 VOCABULARY = 12
 
@@ -83,7 +83,7 @@ def test_the_fast_loop_equals_the_reference(many: list[Row], limit: TokenLimits,
     )
     denoiser = Denoiser(many, limit, sampling, VOCABULARY)
     while not denoiser.done:
-        denoiser.step(toy)
+        take_step(denoiser, toy)
     for index, row in enumerate(many):
         assert list(denoiser.read(index).ids) == reference.denoise(row, limit, sampling, toy)
 
@@ -92,7 +92,7 @@ def test_the_fast_loop_equals_the_reference(many: list[Row], limit: TokenLimits,
 def test_held_tokens_never_change(many: list[Row], limit: TokenLimits, seed: int) -> None:
     denoiser = Denoiser(many, limit, Sampling(), VOCABULARY)
     while not denoiser.done:
-        denoiser.step(Toy(seed, 2.0))
+        take_step(denoiser, Toy(seed, 2.0))
         for index, row in enumerate(many):
             held, reading = [place for place, free in enumerate(row.free) if not free], denoiser.read(index)
             for ids in (reading.ids, denoiser.canvas.ids[index].tolist()):
@@ -113,7 +113,7 @@ def test_improbable_draft_tokens_start_as_noise_and_their_probabilities_conditio
 def test_rows_take_only_the_allowed_further_steps() -> None:
     toy = Toy(3, 0.1)
     denoiser = Denoiser([Row((4,) * 5, (True,) * 5, 6, seed=1)], TokenLimits((4, 5, 6)), Sampling(), VOCABULARY)
-    denoiser.step(toy)
+    take_step(denoiser, toy)
     denoiser.bound(1)
     assert denoiser.rows[0].steps == 2
     denoiser.bound(9)  # there is more time after all, but never more steps than were planned
@@ -131,10 +131,10 @@ def test_the_loops_agree_on_a_real_model(with_experts: Any) -> None:
         Row((20,) * 4 + (50,) + (20,) * 3 + (40,), (True,) * 4 + (False,) + (True,) * 3 + (False,), 6, seed=3, greedy=False),
     ]
     with torch.no_grad():
-        decoder = LocalDecoder(passes, passes.encode(torch.arange(30)[None] + 10)[1])
+        decoder = PlainDecoder(passes, passes.encode(torch.arange(30)[None] + 10)[1])
         denoiser = Denoiser(many, limit, Sampling(), 120)
         while not denoiser.done:
-            denoiser.step(decoder)
+            take_step(denoiser, decoder)
         for index, row in enumerate(many):
             assert list(denoiser.read(index).ids) == reference.denoise(row, limit, Sampling(), decoder)
 
@@ -158,6 +158,7 @@ def test_temperature_falls_from_the_first_step_to_the_last() -> None:
 
 def test_sampling_inverts_the_distribution() -> None:
     logits, allowed = torch.tensor([[0.25, 0.5, 0.25]]).log().repeat(4, 1), torch.zeros(3, dtype=torch.bool)
-    found = read(logits, Constraints(torch.ones(4), allowed, allowed, None, torch.tensor([0.0, 0.3, 0.7, 0.99])), 2)
+    rules = Constraints(torch.ones(4), allowed, allowed, None, torch.tensor([0.0, 0.3, 0.7, 0.99]))
+    found = sliced(lambda first, last: logits[:, first:last], 3, rules, 2)
     assert found.sampled is not None
     assert found.sampled.tolist() == [0, 1, 1, 2]

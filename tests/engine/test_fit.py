@@ -14,8 +14,9 @@ import torch
 from dg_lsp.cli import doctor, setup
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends import local
-from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
+from dg_lsp.engine.diffusion.fixed_step import Bucket, FixedStep
 from dg_lsp.engine.diffusion.gemma import quantised, weights
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import VLLM_NVFP4, Machine, NoRoomError, machine
 from dg_lsp.wire import laptop
@@ -53,7 +54,7 @@ def test_the_computed_number_of_weights_equals_the_librarys() -> None:
 def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = real_geometry.save(tmp_path, real_geometry.build(**changes))
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
-    use = fit.Use(prefix_tokens=96, canvas_tokens=32, rows=3)
+    use = fit.Use(prefix_tokens=96, canvas_tokens=32)
     for precision in ("float32", "bfloat16", "fp8", *(("int4",) if "int4" in machine.installed() else ())):
         told = fit.needs(shape, precision, use)
         passes = local.load_model(str(folder), device="cpu", threads=1, dtype=precision).passes
@@ -63,10 +64,10 @@ def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[s
         measured = sum(one.numel() * one.element_size() for pair in kv for one in pair)
         assert measured == pytest.approx(told.cache, rel=0.05)
         cost = memory.cost(passes)
-        decoder = LocalDecoder(passes, kv)
-        decoder.make_room(3, 32)
-        rows = decoder.bytes + 3 * 32 * (cost.canvas_token - cost.prefix_token)
-        assert rows == pytest.approx(told.rows, rel=0.05)
+        bucket = Bucket(1, 32, 32, 96, samples=False, n_conditioning=8, sampling=Sampling())
+        step = FixedStep(passes, bucket, kv, passes.n_vocabulary)
+        measured = sum(one.numel() * one.element_size() for pair in step.kv for one in pair)
+        assert measured + 32 * (cost.canvas_token - cost.prefix_token) == pytest.approx(told.row, rel=0.05)
         if precision in ("fp8", "int4"):
             banks = passes.decoder.layers[0].experts.banks.values()
             dense = [bank.dense(torch.bfloat16) for bank in banks]

@@ -1,4 +1,4 @@
-"""A step in fixed buffers writes what `Denoiser.step` writes.
+"""A step in fixed buffers writes what the plain one writes.
 
 The same function is recorded as a graph on a GPU; `test_gpu` compares the graph.
 """
@@ -20,9 +20,10 @@ from dg_lsp.cli.setup import PUBLISHED
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.diffusion import fixed_step
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.fixed_step import MAX_BUCKETS, FixedSteps, LocalDecoder, bucket_of
+from dg_lsp.engine.diffusion.fixed_step import MAX_BUCKETS, FixedSteps, bucket_of
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import fit, memory
@@ -31,6 +32,7 @@ from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph, Work
 from tests.engine.engine_kit import finish
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder, a_prefix
+from tests.engine.reference import PlainDecoder, take_step
 from tests.pages import gpus as page
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -65,13 +67,13 @@ def settled(denoiser: Denoiser, step: Callable[[Denoiser], object]) -> list[Any]
 
 
 def whole_steps(passes: Passes, kv: KV) -> list[Any]:
-    """Return what `ROWS` read after steps outside of the buffers."""
-    return settled(a_denoiser(ROWS), lambda denoiser: denoiser.step(LocalDecoder(passes, kv)))
+    """Return what `ROWS` read after plain steps."""
+    return settled(a_denoiser(ROWS), lambda denoiser: take_step(denoiser, PlainDecoder(passes, kv)))
 
 
-def fixed_steps(fixed: FixedSteps, decoder: LocalDecoder) -> list[Any]:
+def fixed_steps(fixed: FixedSteps, kv: KV) -> list[Any]:
     """Return what `ROWS` read after steps in the buffers."""
-    return settled(a_denoiser(ROWS), lambda denoiser: fixed.step(denoiser, decoder, denoiser.live))
+    return settled(a_denoiser(ROWS), lambda denoiser: fixed.step(denoiser, kv, denoiser.live))
 
 
 def check_equal(found: list[Any], expected: list[Any]) -> None:
@@ -84,54 +86,58 @@ def check_equal(found: list[Any], expected: list[Any]) -> None:
 # Shorter than the window of 8, longer, and a bucket's full length.
 @pytest.mark.parametrize("length", [3, 20, 512])
 @pytest.mark.parametrize("limits", [LIMITS, TokenLimits(LIMITS.regular, LIMITS.banned)], ids=["all", "few"])
-def test_rows_in_fixed_buffers_write_the_same(passes: Passes, length: int, limits: TokenLimits) -> None:
+@pytest.mark.parametrize("recorder", [WorkingRecorder(), None], ids=["shared", "own"])
+def test_rows_in_fixed_buffers_write_the_same(
+    passes: Passes, length: int, limits: TokenLimits, recorder: Recorder | None
+) -> None:
     kv = a_prefix(passes, length)
     expected = a_denoiser(ROWS, limits)
-    written = settled(expected, lambda denoiser: denoiser.step(LocalDecoder(passes, kv)))
-    fixed, denoiser, decoder = steps(passes), a_denoiser(ROWS, limits), LocalDecoder(passes, kv)
-    check_equal(settled(denoiser, lambda one: fixed.step(one, decoder, one.live)), written)
+    written = settled(expected, lambda denoiser: take_step(denoiser, PlainDecoder(passes, kv)))
+    fixed, denoiser = steps(passes, recorder=recorder), a_denoiser(ROWS, limits)
+    check_equal(settled(denoiser, lambda one: fixed.step(one, kv, one.live)), written)
     assert denoiser.canvas.steps == expected.canvas.steps
     # Some row settles before its last step.
     assert any(n_steps < row.steps for n_steps, row in zip(expected.canvas.steps, ROWS, strict=True))
 
 
-def test_a_step_outside_the_buffers_may_follow_at_any_time(passes: Passes) -> None:
+@pytest.mark.parametrize("most", [0, 20, 40, 64])
+def test_rows_that_step_in_several_passes_write_the_same(passes: Passes, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_step, "MAX_POSITIONS", most)
+    kv, fixed = a_prefix(passes, 20), steps(passes)
+    check_equal(fixed_steps(fixed, kv), whole_steps(passes, kv))
+    assert max(each.key.rows for each in fixed._held) == {0: 1, 20: 1, 40: 2, 64: 4}[most]
+
+
+def test_rows_without_room_step_alone_in_buffers_that_are_not_kept(passes: Passes) -> None:
     kv = a_prefix(passes, 20)
-    written = whole_steps(passes, kv)
-    fixed, decoder, turn = steps(passes), LocalDecoder(passes, kv), iter([True, False, True, True, False] * 9)
-    both = settled(a_denoiser(ROWS), lambda one: fixed.step(one, decoder, one.live) if next(turn) else one.step(decoder))
-    check_equal(both, written)
+    fixed = FixedSteps(passes, lambda: 0)
+    check_equal(fixed_steps(fixed, kv), whole_steps(passes, kv))
+    assert not fixed.bytes
 
 
 def test_prefixes_take_turns_in_one_set_of_buffers(passes: Passes) -> None:
     kvs = [a_prefix(passes, length) for length in (30, 4)]
     alone = [whole_steps(passes, kv) for kv in kvs]
-    fixed, decoders = steps(passes), [LocalDecoder(passes, kv) for kv in kvs]
-    denoisers = [a_denoiser(ROWS) for _ in kvs]
+    fixed, denoisers = steps(passes, recorder=WorkingRecorder()), [a_denoiser(ROWS) for _ in kvs]
     while not all(denoiser.done for denoiser in denoisers):
-        for denoiser, decoder in zip(denoisers, decoders, strict=True):
+        for denoiser, kv in zip(denoisers, kvs, strict=True):
             if not denoiser.done:
-                fixed.step(denoiser, decoder, denoiser.live)
+                fixed.step(denoiser, kv, denoiser.live)
     for denoiser, written in zip(denoisers, alone, strict=True):
         check_equal([denoiser.read(row) for row in range(len(ROWS))], written)
 
 
 def test_the_buckets_are_bounded_in_number_and_bytes(passes: Passes) -> None:
     kv, cost = a_prefix(passes, 20), memory.cost(passes)
-    fixed = steps(passes)
+    fixed = steps(passes, recorder=WorkingRecorder())
     for n_free in range(1, 32 * (MAX_BUCKETS + 2), 32):
         rows = [Row((20,) * n_free + (40,), (True,) * n_free + (False,), 2)]
-        assert fixed.step(a_denoiser(rows), LocalDecoder(passes, kv), [0])
+        fixed.step(a_denoiser(rows), kv, [0])
     assert len(fixed._held) == MAX_BUCKETS
     one = bucket_of(a_denoiser(ROWS), [0, 1, 2, 3], 20).n_bytes(cost)
-    free = [4 * one]
-    short = FixedSteps(passes, lambda: free[0])
-    assert short.step(a_denoiser(ROWS), LocalDecoder(passes, kv), [0, 1, 2, 3])
+    short = FixedSteps(passes, lambda: 4 * one - short.bytes, recorder=WorkingRecorder())
+    short.step(a_denoiser([*ROWS, *ROWS]), kv, list(range(8)))  # in halves, because all need more
     assert short.bytes == one
-    free[0] = one  # with what the buffers hold, half of the need
-    assert not short.step(a_denoiser([*ROWS, *ROWS]), LocalDecoder(passes, kv), list(range(8)))
-    wide = [Row((20,) * 300, (True,) * 300, 2)] * 8
-    assert not fixed.step(a_denoiser(wide), LocalDecoder(passes, kv), list(range(8)))
     fixed.clear()
     assert fixed.bytes == 0
 
@@ -155,7 +161,7 @@ def test_the_answer_is_the_same_whether_steps_are_recorded_or_not(
     fixed = steps(passes, recorder=recorder)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            check_equal(fixed_steps(fixed, LocalDecoder(passes, kv)), written)
+            check_equal(fixed_steps(fixed, kv), written)
     lines = [record.getMessage() for record in caplog.records]
     if isinstance(recorder, WorkingRecorder):
         assert recorder.n_recorded > 0
@@ -181,19 +187,17 @@ def of_few_steps(layout: Path) -> Loaded[Any, Any]:
     return replace(loaded, profile=profile)
 
 
-def test_a_fill_in_fixed_buffers_has_the_same_candidates(instruct_layout: Path) -> None:
+def test_a_fill_in_shared_buffers_has_the_same_candidates(instruct_layout: Path) -> None:
     loaded, found = of_few_steps(instruct_layout), []
-    for is_fixed in (False, True):
+    for recorder in (None, WorkingRecorder()):
         filler = DiffusionFiller(loaded)
-        fixed = steps(loaded.passes)
-        if is_fixed:
-            filler.fixed = fixed
+        filler.steps = steps(loaded.passes, recorder=recorder)
         for asked in REQUESTS:
             task = finish(filler.start(replace(asked, budget=Budget(candidates=4))))
             found.append([(candidate.texts, candidate.steps, candidate.row) for candidate in task.candidates()])
-        assert bool(fixed.bytes) == is_fixed
+        assert filler.steps.bytes
         filler.trim()
-        assert not (is_fixed and fixed.bytes)
+        assert not filler.steps.bytes
     assert found[: len(REQUESTS)] == found[len(REQUESTS) :]
     assert all(found)
 
@@ -205,7 +209,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     """In a step, and in a draft or a score. The worker ends the request and calls `trim`."""
     filler = DiffusionFiller(of_few_steps(instruct_layout))
     passes = filler.loaded.passes
-    filler.fixed = steps(passes, recorder=WorkingRecorder())
+    filler.steps = steps(passes, recorder=WorkingRecorder())
     passes.buffers = buffers = Buffers(passes, lambda: None, WorkingRecorder())
 
     def texts() -> list[tuple[str, ...]]:

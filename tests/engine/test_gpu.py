@@ -14,7 +14,7 @@ from benchmarks import stages
 from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
+from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import fused
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight
@@ -26,6 +26,7 @@ from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.checkpoints import llama
 from tests.engine import reference
+from tests.engine.reference import PlainDecoder, take_step
 
 pytestmark = [
     pytest.mark.gpu,
@@ -67,9 +68,8 @@ def test_gpu_rows_equal_cpu_rows(both: tuple[Passes, Passes]) -> None:
     for passes, device in zip(both, ("cpu", "cuda"), strict=True):
         kv = passes.encode(torch.arange(10, 40, device=device)[None])[1]
         denoiser = Denoiser(ROWS, LIMITS, Sampling(), 120, device)
-        decoder = LocalDecoder(passes, kv)
         while not denoiser.done:
-            denoiser.step(decoder)
+            take_step(denoiser, PlainDecoder(passes, kv))
         found.append([denoiser.read(row).ids for row in range(len(ROWS))])
     assert found[0] == found[1]
 
@@ -98,10 +98,10 @@ def test_steps_in_fixed_buffers_equal_those_outside(both: tuple[Passes, Passes],
     passes, rows = both[1], [replace(row, steps=9) for row in ROWS]
     kv, steps = a_prefix(passes, length), fixed(passes, Recorder())
     direct = Denoiser(rows, LIMITS, SETTLING, 120, "cuda")
-    expected = read_after(direct, lambda one: one.step(LocalDecoder(passes, kv)))
+    expected = read_after(direct, lambda one: take_step(one, PlainDecoder(passes, kv)))
     for _ in range(3):
-        denoiser, decoder = Denoiser(rows, LIMITS, SETTLING, 120, "cuda"), LocalDecoder(passes, kv)
-        assert read_after(denoiser, stepping(steps, decoder)) == expected
+        denoiser = Denoiser(rows, LIMITS, SETTLING, 120, "cuda")
+        assert read_after(denoiser, stepping(steps, kv)) == expected
         assert denoiser.canvas.steps == direct.canvas.steps
 
 
@@ -115,15 +115,15 @@ def test_recorded_steps_equal_those_that_are_not_recorded(with_experts: Any) -> 
         for _ in range(3):
             read = []
             for steps in ways:
-                denoiser, decoder = Denoiser(rows, LIMITS, SETTLING, 120, "cuda"), LocalDecoder(passes, kv)
-                read.append((read_after(denoiser, stepping(steps, decoder)), denoiser.canvas.steps))
+                denoiser = Denoiser(rows, LIMITS, SETTLING, 120, "cuda")
+                read.append((read_after(denoiser, stepping(steps, kv)), denoiser.canvas.steps))
             assert read[0] == read[1]
     assert recorder.is_usable
     assert recorder.n_recorded >= 2  # one for each length of a prefix's bucket
 
 
-def stepping(steps: FixedSteps, decoder: LocalDecoder) -> Callable[[Denoiser], object]:
-    return lambda denoiser: steps.step(denoiser, decoder, denoiser.live)
+def stepping(steps: FixedSteps, kv: KV) -> Callable[[Denoiser], object]:
+    return lambda denoiser: steps.step(denoiser, kv, denoiser.live)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -271,7 +271,8 @@ def test_the_sliced_readout_on_a_gpu_equals_the_plain_one() -> None:
     rules = readout.Constraints(
         torch.full((70,), 0.7, device="cuda"), forbidden, forbidden, None, torch.rand(70, generator=noise).to("cuda")
     )
-    found, plain = readout.read(logits.clone(), rules, 64), reference.plain_readout(logits.clone(), rules, 64)
+    found = readout.sliced(lambda first, last: logits[:, first:last].clone(), 100_000, rules, 64)
+    plain = reference.plain_readout(logits.clone(), rules, 64)
     torch.testing.assert_close(found.top_chances, plain.top_chances, atol=1e-5, rtol=1e-3)
     torch.testing.assert_close(found.entropies, plain.entropies, atol=1e-4, rtol=1e-3)
     assert torch.equal(found.top_ids[:, 0], plain.top_ids[:, 0])

@@ -11,24 +11,16 @@ import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.common.inputs import MAX_ROWS
+from dg_lsp.engine.diffusion import fixed_step
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
+from dg_lsp.engine.diffusion.fixed_step import Bucket, FixedStep
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit import Cost, machine
-from dg_lsp.engine.model.memory import rows_that_fit
 from tests.engine.engine_kit import finish
 
 MIB = 1024 * 1024
-
-
-def test_rows_fit_by_their_bytes_and_at_least_one() -> None:
-    assert rows_that_fit(100 * MIB, MIB, 32) == 32
-    assert rows_that_fit(10 * MIB, MIB, 32) == 8  # a fifth is left to others
-    assert rows_that_fit(0, MIB, 32) == 1
-    assert rows_that_fit(-5 * MIB, MIB, 32) == 1
-    assert rows_that_fit(None, MIB, 32) == 32
 
 
 def test_a_cache_keeps_a_few_prefixes_if_memory_allows() -> None:
@@ -47,9 +39,10 @@ def test_a_prefix_tokens_bytes_equal_those_of_rows(with_experts: Any) -> None:
     passes, cost = Passes(with_experts), memory.cost(Passes(with_experts))
     with torch.no_grad():
         kv = passes.encode(torch.arange(20)[None] + 10)[1]
-    decoder = LocalDecoder(passes, kv)
-    decoder.make_room(3, 8)
-    assert decoder.bytes == 3 * (20 + 8) * cost.prefix_token
+    bucket = Bucket(3, 8, 8, 20, samples=False, n_conditioning=8, sampling=Sampling())
+    step = FixedStep(passes, bucket, kv, passes.n_vocabulary)
+    n_bytes = sum(one.numel() * one.element_size() for pair in step.kv for one in pair)
+    assert n_bytes == (20 + 3 * 8) * cost.prefix_token
     assert cost.canvas_token > cost.prefix_token + 4 * with_experts.lm_head.weight.shape[0]
 
 
@@ -110,25 +103,24 @@ def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.Mo
     short_of_memory(monkeypatch, model, 1)
     canvas = finish(model.start(a_request()))
     assert [one.texts for one in canvas.candidates()] == [one.texts for one in expected]
-    assert model.headroom.rows_at_once(10, 10, MAX_ROWS) <= MAX_ROWS
 
 
-def test_rows_beyond_the_memory_take_several_passes(monkeypatch: pytest.MonkeyPatch, instruct_layout: Path) -> None:
+def test_many_rows_take_several_passes(monkeypatch: pytest.MonkeyPatch, instruct_layout: Path) -> None:
     infill_request = replace(a_request(), budget=Budget(candidates=8))
     loaded = load_model(str(instruct_layout), device="cpu")
     expected = finish(DiffusionFiller(loaded).start(infill_request)).candidates()
     bounded = DiffusionFiller(loaded)
-    monkeypatch.setattr(memory, "rows_that_fit", lambda *_: 2)
-    row_counts: list[int] = []
+    monkeypatch.setattr(fixed_step, "MAX_POSITIONS", 100)
+    widths: list[int] = []
     decode = bounded.loaded.passes.decode
 
     def counted(canvas: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
-        row_counts.append(len(canvas))
+        widths.append(canvas.shape[1])
         return decode(canvas, *others, **options)
 
     monkeypatch.setattr(bounded.loaded.passes, "decode", counted)
     candidates = finish(bounded.start(infill_request)).candidates()
-    assert max(row_counts) == 2
+    assert 50 < max(widths) <= 100
     assert [one.texts for one in candidates] == [one.texts for one in expected]
 
 

@@ -18,7 +18,6 @@ from dg_lsp.engine.backends import local
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import CanvasProfile, Sampling
 from dg_lsp.engine.diffusion.search import CausalText, Gap, LengthSearch, Speculate, Speculation, cut_at_suffix
@@ -27,6 +26,7 @@ from dg_lsp.engine.model.tree import Tree
 from tests.checkpoints import SPECIAL
 from tests.engine import reference
 from tests.engine.engine_kit import finish
+from tests.engine.reference import PlainDecoder, take_step
 from tests.engine.test_denoise import VOCABULARY, Toy
 
 PREFIX, SUFFIX = "def f(a, b):\n    value = ", "\n    return value\n\n\ndef g():\n    return f(1, 2)\n"
@@ -208,7 +208,7 @@ def speculated(gap: Gap, options: Speculate, toy: Toy, causal: ToyCausal) -> Spe
     speculation = Speculation(gap, (END,), SAMPLING, VOCABULARY, options)
     while not speculation.done:
         if speculation.wants_canvas:
-            speculation.denoiser.take([0], toy.logits(speculation.denoiser.ask([0])))
+            take_step(speculation.denoiser, toy, [0])
         proposal, text = speculation.proposal, list(speculation.text)
         logits = torch.stack([causal([*text, *proposal[:n]]) for n in range(len(proposal) + 1)])
         n_agreed = speculation.verify(proposal, logits)
@@ -304,13 +304,13 @@ def searched(loaded: World, hole: dict[str, str]) -> str:
     closing = (eos,) if is_block else (eos, *vocabulary.with_newline)
     steps = profile.sampling.block_steps if is_block else profile.sampling.line_steps
     _, kv = passes.encode(torch.tensor([ids]))
-    decoder, causal = LocalDecoder(loaded.passes, kv), CausalText(passes, Tree(passes, kv, ids[-1]))
+    decoder, causal = PlainDecoder(loaded.passes, kv), CausalText(passes, Tree(passes, kv, ids[-1]))
 
     gap = Gap(profile.canvas_tokens, tail, TokenLimits(regular, banned), closing, steps)
     search = Speculation(gap, (), profile.sampling, n_logits)
     while not search.done:
         if search.wants_canvas:
-            search.denoiser.take([0], decoder.logits(search.denoiser.ask([0])))
+            take_step(search.denoiser, decoder, [0])
         proposal = search.proposal
         n_agreed = search.verify(proposal, causal.read(proposal))
         causal.keep(n_agreed, search.text[-1])
@@ -325,7 +325,7 @@ def searched(loaded: World, hole: dict[str, str]) -> str:
     return vocabulary.decode(list(answers[scores.index(max(scores))]))
 
 
-def _denoised(loaded: World, decoder: LocalDecoder, gap: Gap, lengths: list[int], n_logits: int) -> list[tuple[int, ...]]:
+def _denoised(loaded: World, decoder: PlainDecoder, gap: Gap, lengths: list[int], n_logits: int) -> list[tuple[int, ...]]:
     """Return what canvases of these lengths settle to, with the suffix held behind."""
     blank, tail = gap.limits.regular[0], gap.tail
     rows = [
@@ -335,6 +335,5 @@ def _denoised(loaded: World, decoder: LocalDecoder, gap: Gap, lengths: list[int]
     limits = TokenLimits(gap.limits.regular, (*gap.limits.banned, *gap.closing))
     denoiser = Denoiser(rows, limits, loaded.profile.sampling, n_logits)
     while not denoiser.done:
-        live = denoiser.live
-        denoiser.take(live, decoder.logits(denoiser.ask(live)).clone())
+        take_step(denoiser, decoder)
     return [tuple(denoiser.read(row).ids[: lengths[row]]) for row in range(len(rows))]

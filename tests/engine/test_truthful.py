@@ -16,9 +16,9 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas
 from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest
 from dg_lsp.engine.diffusion.layout import REPEATED_LINES, CanvasProfile
+from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.weights import checkpoint
 from tests.engine.engine_kit import finish
 
@@ -142,16 +142,14 @@ def several(filler: DiffusionFiller, texts: Sequence[str], prefixes: list[int], 
     inputs, timing, left = filler.inputs(InfillRequest("def f():\n", SUFFIX, (BODY,))), Timing(filler.pace), list(texts)
     encode = filler.loaded.vocabulary.encode
 
-    def settle(denoiser: Denoiser, decoder: LocalDecoder) -> None:
-        prefixes.append(decoder.length)
+    def settle(denoiser: Denoiser, kv: KV) -> None:
+        prefixes.append(kv[0][0].shape[2])
         ids = ids_of(filler, left.pop(0))
         denoiser.canvas.best[0] = torch.tensor([*ids, *encode("~") * denoiser.width][: denoiser.width])
         denoiser.drop(0)
 
     def whole() -> Generator[None, None, str]:
-        answer = CanvasAnswer(
-            inputs, *(yield from answering.encoded(inputs, filler.prefixes, timing)), timing, filler.headroom, None
-        )
+        answer = CanvasAnswer(inputs, *(yield from answering.encoded(inputs, filler.prefixes, timing)), timing, filler.steps)
         patch.setattr(answer, "take_step", settle)
         return (yield from canvas.written(answer))
 

@@ -27,20 +27,17 @@ def free_on(gpu_gb: int) -> int:
 
 
 def cards() -> list[tuple[str, ...]]:
-    """Return a table row for each GPU: the precision, the weights' bytes, the total bytes, and the rows per step."""
+    """Return a table row for each GPU: the precision, the weights' bytes, and the total bytes."""
     rows: list[tuple[str, ...]] = []
     for gpu_gb in GPUS_GB:
         machine = Machine("cuda", free_on(gpu_gb), f"a GPU with {gpu_gb} GB")
         try:
             choice = choose(DIFFUSION, PUBLISHED, machine, use=USE)
         except NoRoomError:
-            rows.append((f"{gpu_gb} GB", "does not fit", "", "", ""))
+            rows.append((f"{gpu_gb} GB", "does not fit", "", ""))
             continue
         one = choice.needs
-        free = free_on(gpu_gb) - one.weights - one.workspace - one.cache
-        rows.append(
-            (f"{gpu_gb} GB", choice.precision, size(one.weights), size(one.total), str(min(32, int(free * 0.97) // one.rows)))
-        )
+        rows.append((f"{gpu_gb} GB", choice.precision, size(one.weights), size(one.total)))
     return rows
 
 
@@ -50,13 +47,13 @@ def precisions() -> list[tuple[str, ...]]:
     listed: tuple[Precision, ...] = ("bfloat16", "fp8", "int4")
     for precision in listed:
         one = needs(PUBLISHED, precision, USE)
-        rows.append((precision, *map(size, (one.weights, one.workspace, one.cache, one.rows, one.total))))
+        rows.append((precision, *map(size, (one.weights, one.workspace, one.cache, one.row, one.total))))
     return rows
 
 
 def rewritten(text: str) -> str:
     """Return the page with newly computed tables."""
-    text = _with_table(text, "cards", ("GPU", "runs in", "weights", "with one request", "rows at once"), cards())
+    text = _with_table(text, "cards", ("GPU", "runs in", "weights", "with one request"), cards())
     head = ("precision", "weights", "workspace", "one prefix", "one row", "together")
     return _with_table(text, "precisions", head, precisions())
 

@@ -26,7 +26,6 @@ from dg_lsp.engine.common.inputs import MAX_ROWS
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Reading, Row, TokenLimits
-from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest, Proposing, is_unclosed
 
 REFINE_STEPS = 4  # in which a canvas may correct a draft
@@ -92,7 +91,7 @@ def _denoised(answer: CanvasAnswer, rows: Sequence[PlannedRow]) -> Proposing:
         return
     limits = TokenLimits(canvas.vocabulary.regular, canvas.control, canvas.next_tokens(()))
     specs = [planned_row.row for planned_row in rows]
-    denoiser, decoder = answer.denoiser(specs, limits), LocalDecoder(canvas.loaded.passes, answer.kv)
+    denoiser = answer.denoiser(specs, limits)
     n_positions = sum(len(spec.ids) for spec in specs)
     running = list(range(len(rows)))  # those that are not dropped
     n_taken = 0
@@ -105,7 +104,7 @@ def _denoised(answer: CanvasAnswer, rows: Sequence[PlannedRow]) -> Proposing:
     so_far = answer.progress(best_texts)
     while not answer.is_over(denoiser, n_positions):
         yield so_far if n_taken else None
-        answer.take_step(denoiser, decoder)
+        answer.take_step(denoiser, answer.kv)
         n_taken += 1
         if n_taken == DROPPING_STEP and answer.found_lengths is None:
             for index in hopeless(rows, [denoiser.read(index) for index in running]):
@@ -261,10 +260,9 @@ def written(answer: CanvasAnswer) -> Generator[None, None, str]:
     for number in range(MAX_CANVASES):  # without a held suffix
         row = Row((canvas.vocabulary.regular[0],) * width, (True,) * width, canvas.n_steps, seed + number)
         denoiser = answer.denoiser([row], TokenLimits(canvas.vocabulary.regular, banned, first))
-        decoder = LocalDecoder(canvas.loaded.passes, kv)
         while not answer.is_over(denoiser):
             yield
-            answer.take_step(denoiser, decoder)
+            answer.take_step(denoiser, kv)
         ids = denoiser.read(0).ids
         end = next((index for index, token in enumerate(ids) if token in canvas.prompt.closing), None)
         whole = layout.answer(canvas.vocabulary, [*committed, *ids[:end]], canvas.prompt.heal)

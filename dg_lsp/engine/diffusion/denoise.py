@@ -1,28 +1,26 @@
-"""The denoising loop: step all rows of one request until they settle.
+"""The denoising loop: the state of all rows of one request, which step until they settle.
 
 Each step holds the known tokens in three places: on the canvas, in the logits (held positions are never predicted) and in
 the self-conditioning, as certainties. Accepted tokens are not frozen, because freezing breaks this model (research on
 DiffusionGemma's sampler, arXiv 2608.00146); each step decides acceptance again. `tests/engine/reference.py` states the rule
 plainly; a test checks that both give equal tokens.
 
-`fixed_step` takes whole steps on a GPU instead; `inputs` and `note` are for that.
+`fixed_step` takes the steps: with what `inputs` returns it computes the logits and then `advanced`, and calls `note`.
 
 Temperature and acceptance follow DiffusionGemma's sampler (transformers 5.23, `generation_diffusion_gemma.py`; EB-sampler,
 arXiv 2505.24857). Infilling needs two differences: everything is computed on the gap only, and each row has its own budget.
 
-Knows a `Decoder`. Knows nothing of text.
+Knows nothing of models and text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.diffusion.readout import Readout
 
@@ -72,16 +70,6 @@ class Reading:
     entropy: float
 
 
-class Decoder(Protocol):
-    """The decoder with a prefix already encoded."""
-
-    def logits(self, rows: CanvasState) -> Tensor:
-        """Run one pass over rows; return the logits [G, V] of the free positions, in 32 bits.
-
-        It reads their ids and self-conditioning. Unused positions do not exist for it.
-        """
-
-
 @dataclass(slots=True)
 class CanvasState:
     """The state of some rows. Finished rows keep their index but are not passed to the decoder.
@@ -104,11 +92,6 @@ class CanvasState:
     def rows(self, at: Tensor) -> CanvasState:
         """Return the state of the rows `at` [N], without their steps."""
         return CanvasState(*(getattr(self, name)[at] for name in STATE))
-
-    def put(self, at: Tensor, rows: CanvasState) -> None:
-        """Overwrite the rows `at` [N]."""
-        for name in STATE:
-            getattr(self, name)[at] = getattr(rows, name)
 
 
 STATE = ("ids", "free", "used", "best", "entropy", "chance", "top_ids", "top_chances", "settled")
@@ -171,7 +154,7 @@ def advanced(state: CanvasState, predicted: Readout, noise: Tensor, greedy: Tens
 
 
 class Denoiser:
-    """Steps the rows of one request until each has settled or has used its steps.
+    """The rows of one request, each of which is done once it has settled or has used its steps.
 
     Besides the canvas, its attributes are the rows and their limits as tensors, which are made once for all steps.
     """
@@ -253,39 +236,6 @@ class Denoiser:
     @property
     def live(self) -> list[int]:
         return [index for index, done in enumerate(self.canvas.done) if not done]
-
-    def step(self, decoder: Decoder, most: int = 0, rows: Sequence[int] | None = None) -> None:
-        """Take one step of some rows, or of all live ones, with one decoder pass per `most` rows (0: one pass for all)."""
-        rows = self.live if rows is None else rows
-        for first in range(0, len(rows), most or len(rows)):
-            part = rows[first : first + most] if most else rows
-            self.take(part, decoder.logits(self.ask(part)))
-
-    def ask(self, rows: Sequence[int]) -> CanvasState:
-        return self.canvas.rows(torch.tensor(rows, device=self.device))
-
-    def take(self, live: Sequence[int], logits: Tensor) -> None:
-        """Accept and renoise positions of `live` rows with their logits [G, V]. The logits are overwritten."""
-        state, inputs = self.ask(live), self.inputs(live)
-        free = state.free
-        constraints = readout.Constraints(
-            inputs.heat.to(self.device)[:, None].expand_as(free)[free],
-            self.forbidden,
-            self.first_forbidden,
-            ((free.cumsum(1) == 1) & free)[free] if self.limits.first else None,  # the first free position of each row
-            None if inputs.draws is None else inputs.draws.to(self.device)[free],
-        )
-        found = readout.read(logits, constraints, state.top_ids.shape[-1])
-        predicted = Readout(
-            state.top_ids.masked_scatter(free[..., None], found.top_ids),
-            state.top_chances.masked_scatter(free[..., None], found.top_chances),
-            state.entropy.masked_scatter(free, found.entropies),
-            None if found.sampled is None else state.best.masked_scatter(free, found.sampled),
-        )
-        noise, greedy = inputs.noise.to(self.device), inputs.greedy.to(self.device)
-        after = advanced(state, predicted, noise, greedy, self.sampling)
-        self.canvas.put(torch.tensor(live, device=self.device), after)
-        self.note(live, after.settled.tolist())
 
     def inputs(self, rows: Sequence[int]) -> StepInputs:
         """Return what the next step of these rows takes from the host. The rows' random numbers advance."""

@@ -29,7 +29,6 @@ from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest
 from dg_lsp.engine.diffusion.layout import CanvasProfile, CanvasPrompt, Instruct, load_profile
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import Precision
-from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import PrefixEncoder
 from dg_lsp.engine.model.recording import Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM
@@ -40,12 +39,10 @@ PROPOSERS = (search.propose, canvas.propose, canvas.several)  # the search write
 """The proposers after copies, in their order."""
 
 
-def answer(
-    of_canvas: CanvasRequest, prefixes: PrefixEncoder, timing: Timing, headroom: Headroom, fixed: FixedSteps | None
-) -> Answering:
+def answer(of_canvas: CanvasRequest, prefixes: PrefixEncoder, timing: Timing, steps: FixedSteps) -> Answering:
     """Answer a request with one canvas: copies, what each proposer writes, their scores. No pass scores several holes."""
     kv, tree = yield from answering.encoded(of_canvas, prefixes, timing)
-    so_far = CanvasAnswer(of_canvas, kv, tree, timing, headroom, fixed)
+    so_far = CanvasAnswer(of_canvas, kv, tree, timing, steps)
     timing.switch("draft")
     so_far.proposals += answering.copied(of_canvas, say_something=False)  # as those that the probabilities were fitted with
     timing.switch("denoise")
@@ -64,7 +61,7 @@ def answer(
 class DiffusionFiller(LocalFiller):
     """A loaded diffusion model that fills requests; raises ValueError if its vocabulary lacks a token of its layout.
 
-    `fixed` are the buffers for steps on a GPU; None on other devices, where launching a kernel costs little beside it.
+    `steps` has the buffers of denoising steps. Only a GPU records them: elsewhere launching a kernel costs little beside it.
     """
 
     loaded: Loaded[Passes, CanvasProfile]
@@ -73,11 +70,10 @@ class DiffusionFiller(LocalFiller):
     def __init__(self, loaded: Loaded[Passes, CanvasProfile], *, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(loaded, Instruct(loaded.profile, loaded.vocabulary), loaded.profile.canvas_tokens, clock)
         self._heads = Heads()
-        self.fixed: FixedSteps | None = None
-        loaded.passes.buffers = None
-        if loaded.device.startswith("cuda"):
-            passes, free = loaded.passes, self.headroom.free
-            self.fixed = FixedSteps(passes, free, recorder=Recorder())
+        passes, free, is_gpu = loaded.passes, self.headroom.free, loaded.device.startswith("cuda")
+        self.steps = FixedSteps(passes, free, recorder=Recorder() if is_gpu else None)
+        passes.buffers = None
+        if is_gpu:
             usual = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens + 2 * ROOM
             passes.buffers = Buffers(passes, free, Recorder("drafts and scores"), usual)
 
@@ -90,7 +86,7 @@ class DiffusionFiller(LocalFiller):
         return self.layout.lay_out(self._heads.kept(request))
 
     def answer(self, inputs: CanvasRequest, timing: Timing) -> Answering:
-        return answer(inputs, self.prefixes, timing, self.headroom, self.fixed)
+        return answer(inputs, self.prefixes, timing, self.steps)
 
     def fills_together(self, request: InfillRequest) -> bool:
         return layout.fits_one_canvas(request, self.loaded.profile, self.loaded.vocabulary)
@@ -98,8 +94,7 @@ class DiffusionFiller(LocalFiller):
     def trim(self) -> None:
         """Drop the buffers of steps too."""
         super().trim()
-        if self.fixed is not None:
-            self.fixed.clear()
+        self.steps.clear()
 
 
 def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Passes, CanvasProfile]:

@@ -1,10 +1,9 @@
-"""Run decoder passes for the rows of a denoiser: directly, or a GPU's whole steps in preallocated buffers.
+"""Take steps of a denoiser's rows in preallocated buffers, whose shapes depend on nothing but a bucket.
 
-Directly, a canvas that is shorter than the widest is padded on the right and masked, so each row gets the same result as alone,
-up to rounding. The shapes of buffers depend on nothing but a bucket. So a GPU can record a step once as a graph and replay it,
-and the CPU launches it once and not kernel by kernel. The rows share one prefix: its keys and values are stored once, padded on
-the left to the bucket's length, and all rows are one long canvas behind it, on which a row sees the prefix and itself. The step
-equals `Denoiser.step` up to rounding; a test checks this on the CPU.
+So a GPU can record a step once as a graph and replay it, and the CPU launches it once and not kernel by kernel. On other
+devices a bucket has the sizes of its rows. The rows share one prefix: its keys and values are stored once, padded on the left
+to the bucket's length, and all rows are one long canvas behind it, on which a row sees the prefix and itself. So each row gets
+the same result as alone, up to rounding; a test compares it with `tests/engine/reference.py` on the CPU.
 
 The step reads no value back from the device. After it, the CPU waits for the flags that say which rows have settled. Reading
 them while the next step runs saved 3 % of a step on an H100, and would cost a whole step whenever a row settles early. Knows
@@ -18,6 +17,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -32,55 +32,9 @@ from dg_lsp.engine.model.memory import MASK_BYTES
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import Pool, Recorder, StepGraph, padded, to_device
 
-
-class LocalDecoder:
-    """The decoder of a loaded model on one encoded prefix."""
-
-    def __init__(self, passes: Passes, kv: KV) -> None:
-        self.passes, self.kv = passes, kv
-        self.length = kv[0][0].shape[2]  # of the prefix
-        # The prefix's keys and values once for each row, followed by room for a canvas. They are made once for all steps.
-        self._rows: KV = []
-
-    @property
-    def bytes(self) -> int:
-        return sum(2 * keys.numel() * keys.element_size() for keys, _ in self._rows)
-
-    def logits(self, rows: CanvasState) -> Tensor:
-        """Return logits [G, V] in 32 bits at the free positions of the canvases."""
-        self.make_room(*rows.ids.shape)
-        soft = self.passes.soft(rows.top_ids, rows.top_chances)
-        longest = int(rows.used.sum(1).max())
-        canvas, soft, used, free = (each[:, :longest] for each in (rows.ids, soft, rows.used, rows.free))
-        n_rows, width = canvas.shape
-        positions = torch.arange(self.length, self.length + width, device=used.device)[None]
-        mask = None
-        if not bool(used.all()):
-            mask = torch.cat([torch.ones(n_rows, self.length, dtype=torch.bool, device=used.device), used], 1)
-            mask = mask[:, None, None].expand(-1, 1, width, -1)
-        n_slots = self.length + width
-        kv = [(keys[:n_rows, :, :n_slots], values[:n_rows, :, :n_slots]) for keys, values in self._rows]
-        hidden = self.passes.decode(canvas, kv, soft, positions=positions, mask=mask, with_room=True)
-        return self.passes.logits(hidden[free])
-
-    def make_room(self, rows: int, width: int) -> None:
-        """Make room for this many rows of this width, unless there is."""
-        n_slots = self.length + width
-        if self._rows and self._rows[0][0].shape[0] >= rows and self._rows[0][0].shape[2] == n_slots:
-            return
-        self._rows = []  # free the old ones first, because memory may not have room for both
-
-        def copied(side: Tensor) -> Tensor:
-            copies = side.new_empty(rows, side.shape[1], n_slots, side.shape[3])
-            copies[:, :, : self.length] = side
-            return copies
-
-        self._rows = [(copied(keys), copied(values)) for keys, values in self.kv]
-
-
 WIDTH_STEP, PREFIX_STEP = 32, 512  # canvases, and prefixes, that differ by less share their buffers
 MAX_BUCKETS = 8  # an editor's requests need two or three
-MAX_POSITIONS = 2048  # more canvas positions in a pass keep a GPU busy without a graph, and their mask would be large
+MAX_POSITIONS = 2048  # of all rows in a pass: more of them keep a GPU no busier, and their mask would be large
 SLICE_COPIES = 4  # of a position's slice of the logits, in 32 bits: before and after widening, exponentials, and a mask
 
 
@@ -107,16 +61,21 @@ class Bucket:
         return self.prefix * cost.prefix_token + positions * (cost.canvas_token - cost.logit_token) + n_read * logits + mask
 
 
-def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int) -> Bucket:
-    """Return the smallest bucket for some rows of a denoiser on a prefix of this many tokens."""
-    width = padded(denoiser.width, WIDTH_STEP)
+def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int, *, is_shared: bool = True) -> Bucket:
+    """Return the smallest bucket for some rows of a denoiser on a prefix of this many tokens.
+
+    Unless it `is_shared` with rows and prefixes of other sizes, it is as large as these.
+    """
     # By the rows as planned, because a position that is held later must not change the bucket.
-    free = padded(max(sum(denoiser.rows[index].free) for index in rows), WIDTH_STEP)
+    free, n_rows, width = max(sum(denoiser.rows[index].free) for index in rows), len(rows), denoiser.width
+    if is_shared:
+        width, free, prefix = padded(width, WIDTH_STEP), padded(free, WIDTH_STEP), padded(prefix, PREFIX_STEP)
+        n_rows = 1 << (n_rows - 1).bit_length()
     return Bucket(
-        1 << (len(rows) - 1).bit_length(),
+        n_rows,
         width,
         min(width, free),
-        padded(prefix, PREFIX_STEP),
+        prefix,
         any(not denoiser.rows[index].greedy for index in rows),
         denoiser.canvas.top_ids.shape[-1],
         denoiser.sampling,
@@ -138,7 +97,7 @@ class FixedStep:
         def canvas(dtype: torch.dtype) -> Tensor:
             return torch.zeros(rows, width, dtype=dtype, device=device)
 
-        self._kv = prefix_cache.room(like, bucket.prefix + rows * width)
+        self.kv = prefix_cache.room(like, bucket.prefix + rows * width)
         self._state = CanvasState(
             canvas(torch.long), canvas(torch.bool), canvas(torch.bool), canvas(torch.long), canvas(torch.float32),
             canvas(torch.float32), torch.zeros(rows, width, k, dtype=torch.long, device=device),
@@ -158,7 +117,7 @@ class FixedStep:
     def load_prefix(self, kv: KV) -> None:
         """Copy a prefix to the end of its room."""
         length = kv[0][0].shape[2]
-        prefix_cache.copy_into(kv, self._kv, self.bucket.prefix - length)
+        prefix_cache.copy_into(kv, self.kv, self.bucket.prefix - length)
         self._length.fill_(length)
 
     def load_rows(self, denoiser: Denoiser, rows: Sequence[int]) -> None:
@@ -184,12 +143,13 @@ class FixedStep:
         k = bucket.n_conditioning
         order = (~state.free).to(torch.uint8).argsort(dim=1, stable=True)[:, : bucket.free]  # [R, F] the free ones first
         hidden = self._decode().index_select(0, (order + self._row_starts).flatten())
-        starts = (state.free.cumsum(1) == 1) & state.free  # the first free position of each row
+        # The first free position of each row is the first in its order.
+        starts = (torch.arange(bucket.free, device=order.device) == 0) & state.free.any(1, keepdim=True)
         constraints = readout.Constraints(
             self._heat[:, None].expand_as(order).flatten(),
             self._forbidden,
             self._first,
-            starts.gather(1, order).flatten(),
+            starts.flatten(),
             self._draws.gather(1, order).flatten() if bucket.samples else None,
         )
         found = readout.read_hidden(self._passes.logits, hidden, self._n_vocabulary, constraints, k)
@@ -222,16 +182,16 @@ class FixedStep:
         own_mask = self._is_same_row & state.used.view(flat)
         mask = torch.cat([prefix_mask, own_mask], 1)[None, None]
         canvas = state.ids.view(flat)
-        return self._passes.decode(canvas, self._kv, soft, positions=positions.view(flat), mask=mask, with_room=True)[0]
+        return self._passes.decode(canvas, self.kv, soft, positions=positions.view(flat), mask=mask, with_room=True)[0]
 
 
 @dataclass(slots=True)
 class _Entry:
-    """The buffers of a bucket, the graph of their step, and the decoder whose prefix they hold."""
+    """The buffers of a bucket, the graph of their step, and the first keys of the prefix that they hold."""
 
     step: FixedStep
     graph: StepGraph
-    decoder: weakref.ref[LocalDecoder] | None = None
+    keys: weakref.ref[Tensor] | None = None
 
 
 class FixedSteps(Pool[Bucket, _Entry]):
@@ -242,27 +202,27 @@ class FixedSteps(Pool[Bucket, _Entry]):
         self._passes, self._cost, self._recorder = passes, memory.cost(passes), recorder
         self._n_vocabulary: int = passes.n_vocabulary
 
-    def step(self, denoiser: Denoiser, decoder: LocalDecoder, rows: Sequence[int]) -> bool:
-        """Take one step of these rows on the decoder's prefix; return False if there is no room, and nothing was done."""
-        bucket = bucket_of(denoiser, rows, decoder.kv[0][0].shape[2])
-        entry = self._entry(bucket, decoder)
+    def step(self, denoiser: Denoiser, kv: KV, rows: Sequence[int]) -> None:
+        """Take one step of these rows on a prefix with these keys and values, in as few passes as there is room for.
+
+        A single row without room takes its step in buffers that are not kept.
+        """
+        bucket = bucket_of(denoiser, rows, kv[0][0].shape[2], is_shared=self._recorder is not None)
+        is_alone, entry = len(rows) == 1, None
+        if is_alone or bucket.rows * bucket.width <= MAX_POSITIONS:
+            made = partial(self._made, bucket, kv)
+            entry = self.held(bucket, bucket.n_bytes(self._cost), made) or (made() if is_alone else None)
         if entry is None:
-            return False
-        if entry.decoder is None or entry.decoder() is not decoder:
-            entry.step.load_prefix(decoder.kv)
-            entry.decoder = weakref.ref(decoder)
+            self.step(denoiser, kv, rows[: len(rows) // 2])
+            self.step(denoiser, kv, rows[len(rows) // 2 :])
+            return
+        if entry.keys is None or entry.keys() is not kv[0][0]:
+            entry.step.load_prefix(kv)
+            entry.keys = weakref.ref(kv[0][0])
         entry.step.load_rows(denoiser, rows)
         entry.graph.run()
         entry.step.save_rows(denoiser, rows)
-        return True
 
-    def _entry(self, bucket: Bucket, decoder: LocalDecoder) -> _Entry | None:
-        """Return the buffers of a bucket, allocated if there is room."""
-        if bucket.rows * bucket.width > MAX_POSITIONS:
-            return None
-
-        def make() -> _Entry:
-            step = FixedStep(self._passes, bucket, decoder.kv, self._n_vocabulary)
-            return _Entry(step, StepGraph(step.run, self._recorder))
-
-        return self.held(bucket, bucket.n_bytes(self._cost), make)
+    def _made(self, bucket: Bucket, like: KV) -> _Entry:
+        step = FixedStep(self._passes, bucket, like, self._n_vocabulary)
+        return _Entry(step, StepGraph(step.run, self._recorder))

@@ -8,16 +8,15 @@ from dg_lsp.core import extent, place
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.common import answering
-from dg_lsp.engine.common.inputs import MAX_ROWS, RequestInputs
+from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import Progress
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
+from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import CanvasProfile, CanvasPrompt
-from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import Tree
 
@@ -62,15 +61,12 @@ class CanvasAnswer:
 
     `kv` are the keys and values of the encoded prefix, which `tree` continues. For several holes, there is `joint` evidence for
     each row, and no proposal. `found_lengths` are the gap's likely lengths in tokens, likeliest first, and empty if no canvas
-    could write a better answer; None if no search has run. `n_steps` were taken so far. A pass has as many rows as `headroom`
-    has room for, in the buffers of `fixed` if there are some.
+    could write a better answer; None if no search has run. `n_steps` were taken so far, in the buffers of `steps`.
     """
 
-    def __init__(
-        self, canvas: CanvasRequest, kv: KV, tree: Tree, timing: Timing, headroom: Headroom, fixed: FixedSteps | None
-    ) -> None:
+    def __init__(self, canvas: CanvasRequest, kv: KV, tree: Tree, timing: Timing, steps: FixedSteps) -> None:
         self.canvas, self.kv, self.tree, self.timing = canvas, kv, tree, timing
-        self._headroom, self._fixed = headroom, fixed
+        self._steps = steps
         self.proposals: list[Proposal] = []
         self.joint: list[Evidence] = []
         self.found_lengths: tuple[int, ...] | None = None
@@ -109,17 +105,11 @@ class CanvasAnswer:
         loaded = self.canvas.loaded
         return Denoiser(rows, limits, self.canvas.profile.sampling, loaded.passes.n_vocabulary, loaded.device)
 
-    def take_step(self, denoiser: Denoiser, decoder: LocalDecoder, *, is_open: bool = False) -> None:
-        """Take one step of all live rows, in one pass if memory has room.
-
-        An open canvas has one row, which goes on after it has settled.
-        """
-        rows, most = [0], 1
-        if not is_open:
-            rows, most = denoiser.live, self._headroom.rows_at_once(decoder.length, denoiser.width, MAX_ROWS)
+    def take_step(self, denoiser: Denoiser, kv: KV, *, is_open: bool = False) -> None:
+        """Take one step of all live rows behind a prefix. An open canvas has one row, which goes on after it has settled."""
+        rows = [0] if is_open else denoiser.live
         with self.timing.pace.measuring("step", len(rows) * denoiser.width):
-            if self._fixed is None or len(rows) > most or not self._fixed.step(denoiser, decoder, rows):
-                denoiser.step(decoder, most, rows)
+            self._steps.step(denoiser, kv, rows)
 
     def is_over(self, denoiser: Denoiser, n_positions: int = 0) -> bool:
         """Return whether a canvas is finished, or no time is left for a step beside scoring the results and `n_positions` more.

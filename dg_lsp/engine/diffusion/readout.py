@@ -58,11 +58,6 @@ class Readout:
     sampled: Tensor | None
 
 
-def read(logits: Tensor, constraints: Constraints, k: int) -> Readout:
-    """Return the readout of logits [G, V], which are overwritten."""
-    return sliced(lambda first, last: logits[:, first:last], logits.shape[-1], constraints, k, stored=logits)
-
-
 def read_hidden(
     logits: Callable[[Tensor, int, int], Tensor], hidden: Tensor, n_vocabulary: int, constraints: Constraints, k: int
 ) -> Readout:
@@ -92,23 +87,16 @@ def sliced(
     n_vocabulary: int,
     constraints: Constraints,
     k: int,
-    *,
-    stored: Tensor | None = None,
     size: int = VOCABULARY_SLICE,
 ) -> Readout:
     """Return the readout of logits that `logit_slice` returns in slices of `size` tokens.
 
-    `stored` [G, V] is the tensor that the slices are views of, if there is one. Otherwise the slices are copied if a token is
-    sampled, because its slice is known only after the last one.
+    The slices are copied if a token is sampled, because its slice is known only after the last one.
     """
     n_positions, draws = len(constraints.heat), constraints.draws
     running: _Running | None = None
     masses, peaks = [], []
-    if draws is not None and stored is None:
-        stored = torch.empty(n_positions, n_vocabulary, device=constraints.heat.device)
-        copy: Tensor | None = stored
-    else:
-        copy = None
+    stored = None if draws is None else torch.empty(n_positions, n_vocabulary, device=constraints.heat.device)
     for first in range(0, n_vocabulary, size):
         last = min(first + size, n_vocabulary)
         logits = logit_slice(first, last)
@@ -120,8 +108,8 @@ def sliced(
         running, mass = _with_slice(running, logits, first, k)
         masses.append(mass)
         peaks.append(running.peak)
-        if copy is not None:
-            copy[:, first:last] = logits
+        if stored is not None:
+            stored[:, first:last] = logits
     assert running is not None  # a vocabulary is never empty
     sampled = None
     if draws is not None and stored is not None:

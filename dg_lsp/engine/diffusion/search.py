@@ -24,7 +24,6 @@ from dg_lsp.engine.common.inputs import LARGEST_SEED
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.generation import CanvasAnswer, Proposing
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model.prefix_cache import Encoder
@@ -286,12 +285,11 @@ class LengthSearch:
         """
         answer, speculation, causal = self._answer, self._speculation, self._causal
         pace = answer.timing.pace
-        decoder = LocalDecoder(self._canvas.loaded.passes, answer.kv)
         so_far = answer.progress(lambda: (self._text(speculation.starts()[0]) if speculation.text else "",))
         while not speculation.done and (not speculation.text or self._may_go_on()):
             if speculation.wants_canvas:
                 yield so_far
-                answer.take_step(speculation.denoiser, decoder, is_open=True)
+                answer.take_step(speculation.denoiser, answer.kv, is_open=True)
                 yield so_far
             proposal = speculation.proposal
             with pace.measuring("score", len(proposal) + 1):

@@ -1,4 +1,4 @@
-"""Compute how many rows and requests fit in the free memory, and measure passes beside the speed of the memory.
+"""Say whether a request fits in the free memory, and measure passes beside the speed of the memory.
 
 The bytes of a row follow from the model's sizes (`fit`). The free memory comes from the device, or from the system for the
 CPU.
@@ -27,14 +27,6 @@ def cost(passes: Any) -> Cost:
     return Cost.of(passes.geometry, passes.value_bytes)
 
 
-def rows_that_fit(free: int | None, row: int, most: int) -> int:
-    """Return how many rows of `row` bytes fit in one pass: at most `most`, fewer if memory is short, at least one.
-
-    `free` is in bytes, None if unknown.
-    """
-    return most if free is None else max(1, min(most, int(free * SHARE) // max(row, 1)))
-
-
 def cache_bytes(free: int | None, prefix: int, least: int) -> int:
     """Return the cache limit in bytes for prefixes of `prefix` bytes: a few prefixes, at most an eighth of free memory."""
     return least if free is None else max(least, min(KEPT_PREFIXES * prefix, free // 8))
@@ -60,10 +52,6 @@ class Headroom:
         """Return the bytes free for rows; None if unknown."""
         free = free_bytes(self._device)
         return None if free is None else free - max(0, self.cache.max_bytes - self.cache.bytes)
-
-    def rows_at_once(self, prefix_tokens: int, canvas_tokens: int, most: int) -> int:
-        """Return the number of a request's rows in one pass, at most `most`."""
-        return rows_that_fit(self.free(), self.cost.row(prefix_tokens, canvas_tokens), most)
 
     def admits_request(self) -> bool:
         free = self.free()

@@ -34,30 +34,29 @@ class Use:
 
     prefix_tokens: int = 7168  # the default profile's prefix and suffix
     canvas_tokens: int = 256
-    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The bytes that a model needs, by use. `workspace` is what a pass needs whatever its number of rows."""
+    """The bytes that a model needs, by use. `workspace` is what any pass needs, and `row` what one canvas needs."""
 
     weights: int
     workspace: int
     cache: int
-    rows: int
+    row: int
 
     @property
     def total(self) -> int:
-        return self.weights + self.workspace + self.cache + self.rows
+        return self.weights + self.workspace + self.cache + self.row
 
 
 def needs(geometry: Geometry, precision: Precision, use: Use | None = None) -> Needs:
-    """Return the bytes that a model needs in a precision, with one encoded prefix and the rows of one pass."""
+    """Return the bytes that a model needs in a precision, with one encoded prefix and one row."""
     use, cost = use or Use(), Cost.of(geometry, wide_bytes(precision))
     # Any pass needs one layer's experts at full width, if the experts are quantised.
     workspace = geometry.n_layer_experts * wide_bytes(precision) if precision in QUANTISED else 0
-    rows = use.rows * cost.row(use.prefix_tokens, use.canvas_tokens)
-    return Needs(weight_bytes(geometry, precision), workspace, use.prefix_tokens * cost.prefix_token, rows)
+    row = cost.row(use.prefix_tokens, use.canvas_tokens)
+    return Needs(weight_bytes(geometry, precision), workspace, use.prefix_tokens * cost.prefix_token, row)
 
 
 @dataclass(frozen=True, slots=True)
