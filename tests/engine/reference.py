@@ -39,16 +39,26 @@ class PlainDecoder:
 
     def logits(self, rows: CanvasState) -> Tensor:
         """Return what `Decoder` says."""
-        n_past, (n_rows, width) = self.kv[0][0].shape[2], rows.ids.shape
-        mask = torch.cat([torch.ones(n_rows, n_past, dtype=torch.bool, device=rows.used.device), rows.used], 1)
-        hidden = self.passes.decode(
-            rows.ids,
-            [(keys.expand(n_rows, -1, -1, -1), values.expand(n_rows, -1, -1, -1)) for keys, values in self.kv],
-            self.passes.soft(rows.top_ids, rows.top_chances),
-            positions=n_past + (rows.used.cumsum(1) - 1).clamp(min=0),
-            mask=mask[:, None, None].expand(-1, 1, width, -1),
-        )
+        hidden = decoded(self.passes, rows.ids, self.kv, self.passes.soft(rows.top_ids, rows.top_chances), rows.used)
         return self.passes.logits(hidden[rows.free])
+
+
+def decoded(passes: Passes, canvas: Tensor, kv: KV, soft: Tensor | None = None, used: Tensor | None = None) -> Tensor:
+    """Return the hidden states [R, C, H] of canvases [R, C] behind a prefix; without `used`, all their positions are."""
+    (n_rows, width), n_past, device = canvas.shape, kv[0][0].shape[2], canvas.device
+
+    def with_room(side: Tensor) -> Tensor:
+        return torch.cat([side, side[:, :, :1].expand(-1, -1, width, -1)], 2).repeat(n_rows, 1, 1, 1)
+
+    used = torch.ones(n_rows, width, dtype=torch.bool, device=device) if used is None else used
+    mask = torch.cat([torch.ones(n_rows, n_past, dtype=torch.bool, device=device), used], 1)
+    return passes.decode(
+        canvas,
+        [(with_room(keys), with_room(values)) for keys, values in kv],
+        torch.zeros(n_rows, width, passes.n_hidden, dtype=passes.hidden_dtype, device=device) if soft is None else soft,
+        n_past + (used.cumsum(1) - 1).clamp(min=0),
+        mask[:, None, None].expand(-1, 1, width, -1),
+    )
 
 
 def take_step(denoiser: Denoiser, decoder: Decoder, rows: Sequence[int] | None = None) -> None:
@@ -288,8 +298,7 @@ def plain_readout(logits: Tensor, constraints: Constraints, k: int) -> Readout:
     """Return the readout of logits [G, V], which are overwritten, with probabilities of the whole vocabulary."""
     logits /= constraints.heat[:, None]
     logits.masked_fill_(constraints.forbidden, NEVER)
-    if constraints.starts is not None:
-        logits[constraints.starts] = logits[constraints.starts].masked_fill(constraints.first, NEVER)
+    logits[constraints.starts] = logits[constraints.starts].masked_fill(constraints.first, NEVER)
     chances = logits.softmax(-1)
     top = chances.topk(k, dim=-1)
     # The entropy is the log of the normaliser minus the mean logit, which avoids a logarithm of each probability. Forbidden

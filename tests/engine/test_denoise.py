@@ -158,7 +158,7 @@ def test_temperature_falls_from_the_first_step_to_the_last() -> None:
 
 def test_sampling_inverts_the_distribution() -> None:
     logits, allowed = torch.tensor([[0.25, 0.5, 0.25]]).log().repeat(4, 1), torch.zeros(3, dtype=torch.bool)
-    rules = Constraints(torch.ones(4), allowed, allowed, None, torch.tensor([0.0, 0.3, 0.7, 0.99]))
+    rules = Constraints(torch.ones(4), allowed, allowed, torch.zeros(4, dtype=torch.bool), torch.tensor([0.0, 0.3, 0.7, 0.99]))
     found = sliced(lambda first, last: logits[:, first:last], 3, rules, 2)
     assert found.sampled is not None
     assert found.sampled.tolist() == [0, 1, 1, 2]

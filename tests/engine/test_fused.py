@@ -14,6 +14,7 @@ from dg_lsp.engine.diffusion.gemma import fused, quantised
 from dg_lsp.engine.diffusion.gemma.fused import Bank, Tiles
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight, Int4Weight, NarrowExperts, NarrowLinear
+from tests.engine.reference import decoded
 
 MAX_SHARED = 99 * 1024  # the bytes of shared memory that a block has on a consumer card
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -118,7 +119,7 @@ def test_a_pass_with_the_kernels_equals_that_with_the_library(
     passes, ids = Passes(model), torch.arange(10, 30, device=DEVICE)[None]
     kv = passes.encode(ids)[1]
     canvas = torch.tensor([[11, 50, 60], [12, 13, 14]], device=DEVICE)
-    expected = passes.logits(passes.decode(canvas, kv))
+    expected = passes.logits(decoded(passes, canvas, kv))
     calls: list[int] = []
     compute = fused.compute
     monkeypatch.setattr(fused, "_apply_to", lambda *_: True)
@@ -128,7 +129,7 @@ def test_a_pass_with_the_kernels_equals_that_with_the_library(
         return compute(*given)
 
     monkeypatch.setattr(fused, "compute", counted)
-    found = passes.logits(passes.decode(canvas, kv))
+    found = passes.logits(decoded(passes, canvas, kv))
     assert len(calls) == sum(passes.expert) == 3
     torch.testing.assert_close(found, expected, atol=5e-2, rtol=5e-2)
 

@@ -26,7 +26,7 @@ from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.checkpoints import llama
 from tests.engine import reference
-from tests.engine.reference import PlainDecoder, take_step
+from tests.engine.reference import PlainDecoder, decoded, take_step
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,10 +55,9 @@ def test_gpu_passes_equal_cpu_passes(both: tuple[Passes, Passes], length: int) -
     for passes, device in zip(both, ("cpu", "cuda"), strict=True):
         hidden, kv = passes.encode(ids.to(device))
         canvas = torch.tensor([[11, 50, 60], [12, 13, 14]], device=device)
-        kv = [(keys.expand(2, -1, -1, -1), values.expand(2, -1, -1, -1)) for keys, values in kv]
-        tree = Tree(passes, [(keys[:1], values[:1]) for keys, values in kv], int(ids[0, -1]), hidden[0, -1])
+        tree = Tree(passes, kv, int(ids[0, -1]), hidden[0, -1])
         [[first, second], [_, third]] = tree.grow([(ROOT, [30, 31]), (ROOT, [30, 32])])
-        found.append([hidden, passes.logits(passes.decode(canvas, kv)), tree.hidden([first, second, third])])
+        found.append([hidden, passes.logits(decoded(passes, canvas, kv)), tree.hidden([first, second, third])])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(theirs.cpu(), ours, atol=1e-3, rtol=1e-3)
 
@@ -269,7 +268,7 @@ def test_the_sliced_readout_on_a_gpu_equals_the_plain_one() -> None:
     logits = (torch.randn(70, 100_000, generator=noise) * 4).to("cuda")
     forbidden = (torch.rand(100_000, generator=noise) < 0.1).to("cuda")
     rules = readout.Constraints(
-        torch.full((70,), 0.7, device="cuda"), forbidden, forbidden, None, torch.rand(70, generator=noise).to("cuda")
+        torch.full((70,), 0.7, device="cuda"), forbidden, forbidden, forbidden[:70], torch.rand(70, generator=noise).to("cuda")
     )
     found = readout.sliced(lambda first, last: logits[:, first:last].clone(), 100_000, rules, 64)
     plain = reference.plain_readout(logits.clone(), rules, 64)

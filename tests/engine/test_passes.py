@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.denoise import TokenLimits
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.prefix_cache import crop
@@ -28,6 +26,7 @@ from tests.engine.filler_kit import (
     passes_of,
     recorder_of,
 )
+from tests.engine.reference import decoded
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
@@ -230,8 +229,6 @@ def test_8_bits_give_a_token_the_same_alone_and_beside_others(n: int) -> None:
 # --- A canvas
 
 CANVAS = torch.tensor([[11, 50, 60, 70, 33, 20], [12, 13, 14, 15, 16, 17]])
-LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32))
-SAMPLING = Sampling(line_steps=6, stop_entropy=0.5)  # loose: rows settle apart
 
 
 @pytest.fixture
@@ -251,4 +248,4 @@ def test_the_decoder_equals_the_librarys(passes: Passes, length: int, conditione
     if before is not None:
         chances = before.softmax(-1)
         soft = passes.soft(torch.arange(120).expand_as(chances), chances)
-    check_close(passes.logits(passes.decode(CANVAS, passes.encode(ids)[1], soft)), expected)
+    check_close(passes.logits(decoded(passes, CANVAS, passes.encode(ids)[1], soft)), expected)

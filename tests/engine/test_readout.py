@@ -26,7 +26,7 @@ def constraints(n_positions: int, n_vocabulary: int, seed: int, *, sampled: bool
         torch.rand(n_positions, generator=noise) + 0.3,
         forbidden,
         first,
-        torch.rand(n_positions, generator=noise) < 0.5 if starts else None,
+        torch.rand(n_positions, generator=noise) < (0.5 if starts else 0.0),
         torch.rand(n_positions, generator=noise) if sampled else None,
     )
 
@@ -73,7 +73,8 @@ def test_slices_give_the_readout_of_the_whole_vocabulary(
 def test_a_sample_at_the_end_of_the_distribution_is_never_forbidden() -> None:
     logits = torch.zeros(1, 12)
     forbidden = torch.arange(12) >= 9
-    rules = Constraints(torch.ones(1), forbidden, forbidden, None, torch.ones(1))  # what rounding may make of a large draw
+    largest = torch.ones(1)  # what rounding may make of a large draw
+    rules = Constraints(torch.ones(1), forbidden, forbidden, forbidden[:1], largest)
     found = readout.sliced(lambda first, last: logits[:, first:last].clone(), 12, rules, 3, 5)
     assert found.sampled is not None
     assert found.sampled.tolist() == [8]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,26 +43,27 @@ class Scripted(Passes):
         self.script, self.n_prompt = script, n_prompt
         self.n_encoded = self.n_decoded = 0
 
-    def expected(self, first: int, shape: torch.Size) -> Tensor:
-        known = [self.script[max(at - self.n_prompt, 0) % len(self.script)] for at in range(first, first + shape[1])]
-        hidden = torch.zeros(*shape[:2], self.config.hidden_size)
-        hidden[..., 0] = torch.tensor(known, dtype=torch.float32)
+    def expected(self, positions: Sequence[int]) -> Tensor:
+        known = [self.script[max(at - self.n_prompt, 0) % len(self.script)] for at in positions]
+        hidden = torch.zeros(len(known), self.config.hidden_size)
+        hidden[:, 0] = torch.tensor(known, dtype=torch.float32)
         return hidden
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
         _, kv = super().encode(ids, past)
         if past is not None:
             self.n_encoded += 1
-        return self.expected(kv[0][0].shape[2] - ids.shape[1] + 1, ids.shape), kv
+        end = kv[0][0].shape[2] + 1
+        return self.expected(range(end - ids.shape[1], end))[None], kv
 
     def extend(self, ids: Tensor, positions: Tensor, *_others: Any, **_options: Any) -> Tensor:
         """Return what follows each node of a tree: the script knows it by the node's position alone."""
         self.n_encoded += 1
-        return torch.cat([self.expected(position + 1, torch.Size((1, 1)))[0] for position in positions.tolist()])
+        return self.expected((positions + 1).tolist())
 
-    def decode(self, canvas: Tensor, kv: KV, soft: Tensor | None = None, **options: Any) -> Tensor:
-        self.n_decoded += len(canvas)
-        return self.expected(self.n_prompt, canvas.shape)
+    def decode(self, canvas: Tensor, kv: KV, soft: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        self.n_decoded += int((positions == positions.min()).sum())  # the rows on the canvas
+        return self.expected(positions[0].tolist())[None]
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         n_logits = self.model.lm_head.weight.shape[0]

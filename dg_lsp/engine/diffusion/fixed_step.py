@@ -182,7 +182,7 @@ class FixedStep:
         own_mask = self._is_same_row & state.used.view(flat)
         mask = torch.cat([prefix_mask, own_mask], 1)[None, None]
         canvas = state.ids.view(flat)
-        return self._passes.decode(canvas, self.kv, soft, positions=positions.view(flat), mask=mask, with_room=True)[0]
+        return self._passes.decode(canvas, self.kv, soft, positions.view(flat), mask)[0]
 
 
 @dataclass(slots=True)

@@ -31,21 +31,19 @@ class Constraints:
     """How the logits of G positions become probabilities.
 
     `heat` [G] are the temperatures. Tokens in `forbidden` [V] are never written, and those in `first` [V] not at the positions
-    in `starts` [G]; None means no such position. `draws` [G] in [0, 1) are the random numbers that sample a token; None samples
-    none.
+    in `starts` [G]. `draws` [G] in [0, 1) are the random numbers that sample a token; None samples none.
     """
 
     heat: Tensor
     forbidden: Tensor
     first: Tensor
-    starts: Tensor | None = None
+    starts: Tensor
     draws: Tensor | None = None
 
     def part(self, positions: slice) -> Constraints:
         """Return the constraints of some of the positions."""
-        starts = None if self.starts is None else self.starts[positions]
         draws = None if self.draws is None else self.draws[positions]
-        return Constraints(self.heat[positions], self.forbidden, self.first, starts, draws)
+        return Constraints(self.heat[positions], self.forbidden, self.first, self.starts[positions], draws)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +99,7 @@ def sliced(
         last = min(first + size, n_vocabulary)
         logits = logit_slice(first, last)
         logits /= constraints.heat[:, None]
-        blocked = constraints.forbidden[first:last]  # [S], or [G, S] if some positions start a gap
-        if constraints.starts is not None:
-            blocked = torch.where(constraints.starts[:, None], constraints.first[first:last], blocked)
+        blocked = torch.where(constraints.starts[:, None], constraints.first[first:last], constraints.forbidden[first:last])
         logits.masked_fill_(blocked, NEVER)
         running, mass = _with_slice(running, logits, first, k)
         masses.append(mass)

@@ -77,37 +77,20 @@ class Passes:
         hidden = self.encoder.embed_tokens(ids)
         return self._layers(self.encoder, hidden, positions[None], past, masks)
 
-    def decode(
-        self,
-        canvas: Tensor,
-        kv: KV,
-        soft: Tensor | None = None,
-        *,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
-        with_room: bool = False,
-    ) -> Tensor:
-        """Return the decoder's last hidden states [R, C, H] for a canvas [R, C] that attends to `kv` and itself.
+    def decode(self, canvas: Tensor, kv: KV, soft: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """Return the decoder's last hidden states [R, C, H] for a canvas [R, C], whose keys and values go to the end of `kv`.
 
         `soft` [R, C, H] is the self-conditioning signal: embeddings weighted by the last step's probabilities. `mask` is a
-        boolean [R, 1, C, L + C]; without it, everything is visible. A sliding layer sees the last window - 1 encoder
-        positions, like the library's cache. With `with_room`, each pass overwrites the last C positions of `kv` with the
-        canvas's own keys and values.
+        boolean [R, 1, C, L + C]. A sliding layer sees the last window - 1 encoder positions, like the library's cache.
         """
-        n_past = kv[0][0].shape[2] - (canvas.shape[1] if with_room else 0)
-        if positions is None:
-            positions = torch.arange(n_past, n_past + canvas.shape[1], device=canvas.device)[None]
-        hidden, conditioning = self.decoder.embed_tokens(canvas), self.decoder.self_conditioning
-        if soft is not None:
-            hidden = hidden + self._condition(soft)
-        hidden = _norm(hidden, conditioning.post_norm)
-        near, near_mask = kv, mask
-        if (dropped := n_past - (self.window - 1)) > 0:
-            near = [(keys[:, :, dropped:], values[:, :, dropped:]) for keys, values in kv]
-            near_mask = None if mask is None else mask[..., dropped:]
+        dropped = max(0, kv[0][0].shape[2] - canvas.shape[1] - (self.window - 1))
+        near = [(keys[:, :, dropped:], values[:, :, dropped:]) for keys, values in kv]
         kv_by_layer = [near[index] if kind == "sliding_attention" else kv[index] for index, kind in enumerate(self.kinds)]
-        masks = {"full_attention": mask, "sliding_attention": near_mask}
-        return self._layers(self.decoder, hidden, positions, kv_by_layer, masks, bidirectional=True, with_room=with_room)[0]
+        masks: dict[str, Tensor | None] = {"full_attention": mask, "sliding_attention": mask[..., dropped:]}
+        conditioning = self.decoder.self_conditioning
+        condition = _mlp(conditioning, _norm(soft, conditioning.pre_norm))
+        hidden = _norm(self.decoder.embed_tokens(canvas) + condition, conditioning.post_norm)
+        return self._layers(self.decoder, hidden, positions, kv_by_layer, masks, with_room=True)[0]
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         cap: float = self.model.final_logit_softcapping
@@ -154,10 +137,6 @@ class Passes:
         room.positions.index_copy_(0, inputs.slots, inputs.positions)
         return self.extend(inputs.ids, inputs.positions, room.kv, inputs.visible, room.positions, inputs.slots)
 
-    def _condition(self, soft: Tensor) -> Tensor:
-        conditioning = self.decoder.self_conditioning
-        return _mlp(conditioning, _norm(soft, conditioning.pre_norm))
-
     def _layers(
         self,
         stack: Any,
@@ -166,7 +145,6 @@ class Passes:
         past: KV | None,
         masks: dict[str, Tensor | None],
         *,
-        bidirectional: bool = False,
         with_room: bool = False,
         slots: Tensor | None = None,
     ) -> tuple[Tensor, KV]:
@@ -176,7 +154,7 @@ class Passes:
         for index, layer in enumerate(stack.layers):
             kind = self.kinds[index]
             normed = _norm(hidden, layer.input_layernorm)
-            causal = not bidirectional and masks[kind] is None
+            causal = masks[kind] is None
             before = past[index] if past else None
             attended, keys, values = _attend(
                 layer.self_attn, normed, rotary[kind], before, masks[kind], causal, with_room=with_room, slots=slots
