@@ -22,6 +22,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,8 @@ def table(file: Path) -> None:
     for title, some in (("all changes", answers), ("those that repeat one of the last edits", repeating)):
         print(title, "| threshold | shown | right | precision | covered | quiet |", "|" + " ---: |" * 6, sep="\n")
         _curve(some, len(hunks))
-    for key in ("kind", "known", "echo"):
+    answers = [each | {"change": _kind_of_change(each["window"], each["goal"])} for each in answers]
+    for key in ("kind", "known", "echo", "change"):
         for value in sorted({each[key] for each in answers}, key=str):
             some = [each for each in answers if each[key] == value]
             changes = [each for each in some if not each["quiet"]]
@@ -181,6 +183,12 @@ def table(file: Path) -> None:
             print(
                 f"{key} {value}: {len(changes)} hunks, {counts[0]} offers, {counts[1]} right; {n_wrong} offers at quiet places"
             )
+
+
+def _kind_of_change(old: str, new: str) -> str:
+    opcodes = SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False).get_opcodes()
+    tags = {tag for tag, *_ in opcodes} - {"equal"}
+    return tags.pop() if len(tags) == 1 else "several" if tags else "none"
 
 
 def main() -> None:
