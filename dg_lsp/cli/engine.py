@@ -240,7 +240,7 @@ def token(
 
 
 def _names() -> str:
-    return ", ".join(model.name for model in laptop.MODELS)
+    return ", ".join(model.name for model in laptop.every())
 
 
 @app.command()
@@ -267,7 +267,7 @@ def pull(
         laptop_models = laptop.suitable(machine.usable_card())
         laptop_models += tuple(each for each in laptop.MODELS if each.is_pulled and each not in laptop_models)
     else:
-        laptop_models = tuple(each for each in laptop.MODELS if each.name == model)
+        laptop_models = tuple(each for each in laptop.every() if each.name == model)
     if not laptop_models and file is not None:
         _fail(f"--from is for a laptop model ({_names()})")
 
@@ -287,7 +287,9 @@ def pull(
         _fail("stopped; the same command continues where it was", code=130)
     if not as_json:
         typer.echo(visible_line(f"{name} is in {folder}"))
-        if (used := config.read()[0].model()) != name:
+        if name == laptop.EDIT_MODEL.name:
+            typer.echo('it writes next edits; to see them: next_edit.trigger = "pause"')
+        elif (used := config.read()[0].model()) != name:
             typer.echo(visible_line(f"the model in use is {used}; to use {name}: dg-lsp setup --yes {name}"))
 
 
@@ -306,9 +308,11 @@ def models(
         except PullError as error:
             _fail(str(error))
         return typer.echo(f"{remove} was removed" if removed else f"{remove} is not there")
-    used = config.read()[0].model()
+    configured = config.read()[0]
+    used = configured.model()
+    edits = laptop.resolve_edits(configured.settings.edit_model) if configured.settings.next_edit != "off" else ""
     rows = list[tuple[str, str, str]]()
-    for model in laptop.MODELS:
+    for model in laptop.every():
         state = "not in use" if model.is_pulled else f"{size(model.n_bytes)} to pull"
         is_older = model.is_pulled and not model.is_current
         better = f" (better ones after: dg-lsp engine pull {model.name})" if is_older else ""
@@ -317,7 +321,7 @@ def models(
     if all(name != used for name, *_ in rows):
         rows.append((used, "", "the configured model"))
     for name, state, gives in rows:
-        typer.echo(visible_line(f"{name:20} {'in use' if name == used else state:16} {gives}"))
+        typer.echo(visible_line(f"{name:24} {'in use' if name in (used, edits) else state:16} {gives}"))
     return None
 
 

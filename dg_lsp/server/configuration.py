@@ -20,12 +20,11 @@ from lsprotocol import types as lsp
 from pygls.capabilities import get_capability
 
 from dg_lsp.server import convert
-from dg_lsp.wire import config
+from dg_lsp.wire import config, laptop
 from dg_lsp.wire.config import LOCAL_ONLY, SECTION, stays_local
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.settings import AUTO, Settings
 
-NO_EDIT_MODEL = "Set engine.edit_model to one that writes next edits."
 KEYS = tuple(setting.editor_key for setting in config.OF_EDITORS)
 Stamp = tuple[int, int, int]
 
@@ -149,8 +148,12 @@ class Configuration:
             if result.trigger == "held" and not self.can_hold:
                 result = replace(result, trigger="manual")
             if result.next_edit != "off" and result.edit_model == AUTO:
-                problems = (*problems, f"next_edit.trigger is {result.next_edit}, but no model is named. {NO_EDIT_MODEL}")
-                result = replace(result, next_edit="off")
+                model = laptop.EDIT_MODEL
+                self._stamps[model.folder / laptop.FACTS] = _stamp(model.folder / laptop.FACTS)
+                if not model.is_pulled:
+                    way_out = f"to get it: dg-lsp engine pull {model.name}; or name another in engine.edit_model"
+                    problems = (*problems, f"next_edit.trigger is {result.next_edit}, but its model was not pulled; {way_out}.")
+                    result = replace(result, next_edit="off")
             self._by_folder[folder] = result, problems
         return self._by_folder[folder]
 

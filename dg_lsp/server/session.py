@@ -149,7 +149,7 @@ class DgLanguageServer(LanguageServer):
 
     def _engine_of_edits(self) -> EngineClient:
         """Return the client of the model that writes edits: that of the suggestions, or another one, connected on first use."""
-        if laptop.resolve(self.settings.edit_model) == self.reporter.status.model:
+        if laptop.resolve_edits(self.settings.edit_model) == self.reporter.status.model:
             if self._edit_engine is not None:  # of earlier settings; it would keep its model in memory
                 self.spawn(self._edit_engine.close())
                 self._edit_engine = None
@@ -159,7 +159,7 @@ class DgLanguageServer(LanguageServer):
                 None, lambda _: None, self._on_message, self.configuration.local_only, self.clock, self._connector
             )
         try:
-            self._edit_engine.use(self._options(laptop.resolve(self.settings.edit_model)))
+            self._edit_engine.use(self._options(laptop.resolve_edits(self.settings.edit_model)))
         except EngineError as error:
             self._edit_engine.refuse(str(error))
         return self._edit_engine

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -33,8 +33,6 @@ TIMES = "times.json"
 ANY_PROCESSOR = 500_000_000
 """The most weights of a model that is offered for a processor on which nothing was measured."""
 QUICK_MS = 700
-ADAPTER = "fim.safetensors"
-"""A file of this package in a model's folder: the adapter that is added to the model's weights when it is converted."""
 MAX_FACTS = 1 << 16  # bytes
 CONVERTED = 1.01  # bytes for each weight in the converted folder: 8 bits, and a scale for each row
 
@@ -67,7 +65,8 @@ class LaptopModel:
     `memory_bytes` is what an engine needs on a processor, which has the model's `n_weights` in 8 bits; `card_bytes` on a GPU,
     in 16 bits, and `narrow_card_bytes` in 8.
     `profile_of` names the model whose profile and calibration this one has, "" for its own. Only the hash of the whole file
-    counts, so a place needs no trust. `parts` in their order make up the file.
+    counts, so a place needs no trust. `parts` in their order make up the file. `adapters` are files of this package, relative
+    to `PACKAGED`, that are added to the weights when they are converted.
     """
 
     name: str
@@ -82,6 +81,7 @@ class LaptopModel:
     card_bytes: int = 0
     narrow_card_bytes: int = 0
     profile_of: str = ""
+    adapters: tuple[str, ...] = ()
 
     def fits(self, memory: int, card: int = 0) -> bool:
         """Return whether the model suits a machine with `memory` bytes, and `card` bytes on its largest GPU.
@@ -160,19 +160,18 @@ class LaptopModel:
         return not files.folder_problem(self.folder) and (self.folder / CONFIG).is_file()
 
     @property
-    def adapter(self) -> Path | None:
-        """The adapter that this version adds to the model's weights, or None."""
-        path = PACKAGED / self.name / ADAPTER
-        return path if path.exists() else None
+    def adapter_files(self) -> tuple[Path, ...]:
+        """The adapters that this version adds to the model's weights."""
+        return tuple(PACKAGED / name for name in self.adapters)
 
     @property
     def adapter_hash(self) -> str:
-        """The SHA-256 of the adapter, "" without one."""
-        return hashlib.sha256(self.adapter.read_bytes()).hexdigest() if self.adapter else ""
+        """The SHA-256 of the adapters, one after another; "" without one."""
+        return hashlib.sha256(b"".join(path.read_bytes() for path in self.adapter_files)).hexdigest() if self.adapters else ""
 
     @property
     def is_current(self) -> bool:
-        """Whether the model is pulled, with the adapter of this version in its weights."""
+        """Whether the model is pulled, with the adapters of this version in its weights."""
         if not self.is_pulled:
             return False
         try:
@@ -211,12 +210,30 @@ def note(name: str, times: Times) -> None:
 
 
 MODELS = msgspec.json.decode((PACKAGED / "laptop.json").read_bytes(), type=tuple[LaptopModel, ...])
-"""The models, best first."""
+"""The models for suggestions, best first."""
+_ADAPTED = next(model for model in MODELS if model.name == "qwen2.5-coder-0.5b")
+EDIT_MODEL = replace(
+    _ADAPTED,
+    name=f"{_ADAPTED.name}-edits",
+    gives="no suggestions, but your next edits",
+    adapters=(*_ADAPTED.adapters, f"{_ADAPTED.name}-edits/edits.safetensors"),
+)
+"""The model for next edits: one for suggestions with another adapter."""
 EMBEDDED_GIVES = "suggestions at once and without a download, from a model of six million weights"
 
 
 def by_name(name: str) -> LaptopModel | None:
-    return next((model for model in MODELS if model.name == name), None)
+    return next((model for model in every() if model.name == name), None)
+
+
+def every() -> tuple[LaptopModel, ...]:
+    """Return all models that can be pulled."""
+    return (*MODELS, EDIT_MODEL)
+
+
+def resolve_edits(model: str) -> str:
+    """Return the model for next edits that a name means."""
+    return EDIT_MODEL.name if model == AUTO else model
 
 
 def resolve(model: str) -> str:

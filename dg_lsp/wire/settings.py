@@ -125,7 +125,7 @@ class Settings:
         AUTO,
         "engine.edit_model",
         "The model that writes next edits: a name as in `engine.model`, or `fim:openai:URL#MODEL`. It must have been trained "
-        "in the form of Sweep's models. `auto`: none yet.",
+        "in the form of Sweep's models. `auto`: `qwen2.5-coder-0.5b-edits`, which `dg-lsp engine pull` fetches.",
         "Set it with `next_edit.trigger`.",
         per_machine=True,
         is_model=True,

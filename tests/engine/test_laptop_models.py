@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.wire import config, laptop
 from dg_lsp.wire.config import ConfigError
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
+from dg_lsp.wire.settings import AUTO
 from tests.engine import hub, laptop_kit
 from tests.engine.laptop_kit import Index
 from tests.patience import PATIENCE_S
@@ -57,10 +58,10 @@ def pulled(index: Index, tiny: LaptopModel, gguf: bytes, tmp_path: Path) -> Lapt
     return tiny
 
 
-def converted(path: Path, folder: Path, adapter: Path | None = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def converted(path: Path, folder: Path, *adapters: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the weights of a converted file, as float32, and its configuration."""
     folder.mkdir()
-    conversion.convert(path, folder, adapter=adapter)
+    conversion.convert(path, folder, adapters=adapters)
     stored = load_file(folder / "model.safetensors")
     weights = {
         name: tensor.float() * stored[f"{name}_scale"][:, None] if tensor.dtype == torch.int8 else tensor
@@ -139,19 +140,22 @@ def test_a_head_is_stored_unless_it_is_the_embedding_once_more(family: str, tmp_
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_a_conversion_adds_the_adapter(family: str, tmp_path: Path) -> None:
+def test_a_conversion_adds_the_adapters(family: str, tmp_path: Path) -> None:
     path = laptop_kit.write_gguf(tmp_path / "tiny.gguf", family)
     before, _ = converted(path, tmp_path / "plain")
-    random, adapter, added = torch.Generator().manual_seed(1), dict[str, torch.Tensor](), dict[str, torch.Tensor]()
-    for layer in range(laptop_kit.LAYERS):
-        for letter, name in PROJECTIONS.items():
-            weight = f"model.layers.{layer}.{name}.weight"
-            n_outputs, n_inputs = before[weight].shape
-            a, b = (0.1 * torch.randn(shape, generator=random) for shape in ((4, n_inputs), (n_outputs, 4)))
-            adapter |= {f"{layer}{letter}_a": a, f"{layer}{letter}_b": b}
-            added[weight] = b @ a
-    save_file(adapter, tmp_path / "adapter.safetensors")
-    after, _ = converted(path, tmp_path / "adapted", tmp_path / "adapter.safetensors")
+    random, added = torch.Generator().manual_seed(1), dict[str, torch.Tensor]()
+    adapters = [tmp_path / "all.safetensors", tmp_path / "last-layer.safetensors"]
+    for place, n_ranks, first in ((adapters[0], 4, 0), (adapters[1], 2, laptop_kit.LAYERS - 1)):
+        adapter: dict[str, torch.Tensor] = {}
+        for layer in range(first, laptop_kit.LAYERS):
+            for letter, name in PROJECTIONS.items():
+                weight = f"model.layers.{layer}.{name}.weight"
+                n_outputs, n_inputs = before[weight].shape
+                a, b = (0.1 * torch.randn(shape, generator=random) for shape in ((n_ranks, n_inputs), (n_outputs, n_ranks)))
+                adapter |= {f"{layer}{letter}_a": a, f"{layer}{letter}_b": b}
+                added[weight] = added.get(weight, 0) + b @ a
+        save_file(adapter, place)
+    after, _ = converted(path, tmp_path / "adapted", *adapters)
     for name, tensor in before.items():
         if name not in added:
             assert torch.equal(after[name], tensor)
@@ -314,8 +318,8 @@ def test_a_pull_that_ends_while_it_converts_downloads_nothing_again(
 ) -> None:
     real = conversion.convert
 
-    def killed(path: Path, folder: Path, on_progress: pulling.OnProgress, *, adapter: Path | None) -> None:
-        real(path, folder, on_progress, adapter=adapter)
+    def killed(path: Path, folder: Path, on_progress: pulling.OnProgress, *, adapters: Sequence[Path]) -> None:
+        real(path, folder, on_progress, adapters=adapters)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pulling, "convert", killed)
@@ -413,6 +417,9 @@ def test_two_pulls_of_one_model_do_not_collide(index: Index, tiny: LaptopModel) 
         process.communicate()
 
 
+NAMES = f"tiny, {laptop.EDIT_MODEL.name}"
+
+
 def run(*arguments: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(commands.app, [*arguments])
     return result.exit_code, result.stdout, result.stderr
@@ -420,18 +427,23 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 def test_the_commands_pull_list_and_remove(index: Index, tiny: LaptopModel) -> None:
     assert run("models")[1].splitlines() == [
-        "tiny                 1 MB to pull     nothing",
-        f"embedded             in use           {laptop.EMBEDDED_GIVES}",
+        "tiny                     1 MB to pull     nothing",
+        f"{laptop.EDIT_MODEL.name} 0.5 GB to pull   {laptop.EDIT_MODEL.gives}",
+        f"embedded                 in use           {laptop.EMBEDDED_GIVES}",
     ]
     assert run("pull", "auto")[:2] == (0, f"tiny is in {tiny.folder}\n")
-    assert [line.split("  ")[0] for line in run("models")[1].splitlines()] == ["tiny", "embedded"]
+    assert [line.split("  ")[0] for line in run("models")[1].splitlines()] == [
+        "tiny",
+        f"{laptop.EDIT_MODEL.name} 0.5 GB to pull",
+        "embedded",
+    ]
     n_asked = len(index.asked)
     assert run("pull", "auto")[0] == run("pull", "tiny")[0] == 0
     assert len(index.asked) == n_asked
     assert run("models", "--remove", "tiny")[:2] == (0, "tiny was removed\n")
     assert run("models", "--remove", "tiny")[:2] == (0, "tiny is not there\n")
-    assert run("models", "--remove", "other") == (2, "", "dg-lsp engine: other is not a laptop model (tiny)\n")
-    assert run("pull", "owner/name", "--from", "x")[2] == "dg-lsp engine: --from is for a laptop model (tiny)\n"
+    assert run("models", "--remove", "other") == (2, "", f"dg-lsp engine: other is not a laptop model ({NAMES})\n")
+    assert run("pull", "owner/name", "--from", "x")[2] == f"dg-lsp engine: --from is for a laptop model ({NAMES})\n"
 
 
 def test_progress_for_editors_is_one_object_a_line(index: Index, tiny: LaptopModel) -> None:
@@ -466,7 +478,7 @@ def test_without_a_name_auto_is_pulled_if_the_configured_model_can_not_be(
         assert (code, output.splitlines()[0]) == (0, f"tiny is in {tiny.folder}"), messages
         assert f"the model in use is {configured}; to use tiny: dg-lsp setup --yes tiny" in output
     code, _, messages = run("pull", "embedded")
-    assert (code, "embedded can't be fetched; give a laptop model (tiny)" in messages) == (2, True)
+    assert (code, f"embedded can't be fetched; give a laptop model ({NAMES})" in messages) == (2, True)
 
 
 def test_auto_without_any_model_is_one_sentence_and_names_the_model_that_is_used(
@@ -492,9 +504,9 @@ def test_a_model_of_an_earlier_version_is_pulled_again_for_its_adapter(
         for letter, name in PROJECTIONS.items():
             shape = load_file(tiny.folder / "model.safetensors")[f"model.layers.{layer}.{name}.weight"].shape
             tensors |= {f"{layer}{letter}_a": torch.ones(1, shape[1]), f"{layer}{letter}_b": torch.ones(shape[0], 1)}
-    adapter = tmp_path / laptop.ADAPTER
+    adapter = tmp_path / "fim.safetensors"
     save_file(tensors, adapter)
-    monkeypatch.setattr(LaptopModel, "adapter", adapter)
+    monkeypatch.setattr(LaptopModel, "adapters", (str(adapter),))
     assert tiny.is_pulled
     assert not tiny.is_current
 
@@ -533,13 +545,26 @@ def test_the_catalogue_has_a_licence_a_hash_and_a_place_for_each_model() -> None
 @pytest.mark.parametrize("model", [model for model in laptop.MODELS if not model.profile_of], ids=lambda model: model.name)
 def test_each_laptop_model_has_a_profile_with_probabilities(model: LaptopModel) -> None:
     profile = checkpoint.load_profile(model.profile_folder, CausalProfile, None)
-    # The adapter of `laptop.ADAPTER` teaches where an answer in the middle ends.
-    assert profile.layout == ("fim" if model.adapter else "left")
+    # The adapter teaches where an answer in the middle ends.
+    assert profile.layout == ("fim" if model.adapters else "left")
     assert profile.calibration is not None
     # A weight of a feature that no longer exists would be ignored.
     known = set(rank.features(rank.Proposal("x", "causal", logps=(-1.0,), model_logps=(-1.0,)), []))
     stated = {weight.partition(": ")[2] or weight for weight in profile.calibration.weights}
     assert {"joint", "after", "mean"} <= stated & known
+
+
+def test_the_model_for_next_edits_has_an_adapter_of_its_own_and_thresholds() -> None:
+    model = laptop.EDIT_MODEL
+    base = laptop.by_name("qwen2.5-coder-0.5b")
+    assert base is not None
+    assert model not in laptop.MODELS  # it is no model for suggestions
+    assert laptop.by_name(laptop.resolve_edits(AUTO)) is model
+    assert (model.sha256, model.parts) == (base.sha256, base.parts)
+    assert set(base.adapters) < set(model.adapters)
+    assert all(path.is_file() for path in model.adapter_files)
+    profile = checkpoint.load_profile(model.profile_folder, CausalProfile, None)
+    assert profile.edit_threshold < 0 < profile.new_edit_threshold  # only what repeats an edit is offered unprompted
 
 
 LARGER = [model for model in laptop.MODELS if model.profile_of]

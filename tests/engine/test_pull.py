@@ -101,6 +101,6 @@ def test_a_missing_hub_model_is_reported(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["embedded", "./folder", "vllm:http://localhost:8000", "word"])
 def test_only_hub_ids_can_be_fetched(name: str) -> None:
     result = CliRunner().invoke(commands.app, ["pull", name])
-    names = ", ".join(model.name for model in laptop.MODELS)
+    names = ", ".join(model.name for model in laptop.every())
     known = f"a laptop model ({names}) or a hub id (OWNER/NAME)"
     assert (result.exit_code, result.stderr) == (2, f"dg-lsp engine: {name} can't be fetched; give {known}\n")

@@ -13,7 +13,7 @@ from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet, Span
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.snapshot import Nearby
-from dg_lsp.wire import config
+from dg_lsp.wire import config, laptop
 from dg_lsp.wire.discovery import EngineId
 from dg_lsp.wire.settings import Settings
 from tests.fakes import ReadyEngine, connecting
@@ -131,7 +131,7 @@ def test_a_file_that_changes_is_read_again(folders: Folders) -> None:
 @pytest.mark.parametrize(
     ("model", "trigger", "sentence"),
     [
-        ("auto", "off", "Set engine.edit_model"),
+        ("auto", "off", "dg-lsp engine pull qwen2.5-coder-0.5b-edits"),
         ("zed-industries/zeta", "off", "does not write that of Zeta"),
         ("owner/name", "pause", ""),
     ],
@@ -144,6 +144,22 @@ def test_next_edits_need_a_model_of_their_form(folders: Folders, model: str, tri
     folders.set_editor_settings({"engine.editModel": REMOTE})
     assert folders.session.edit_model != REMOTE
     assert any("dgLsp.engine.editModel in the editor's settings is ignored" in problem for problem in folders.problems)
+
+
+def test_a_model_of_edits_that_is_pulled_later_is_noticed(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path / "models"))
+    folders.user('next_edit.trigger = "pause"\n')
+    assert folders.problems
+    assert not folders.has_changed()
+    laptop.EDIT_MODEL.folder.mkdir(parents=True, mode=0o700)
+    for name in (laptop.CONFIG, laptop.FACTS):
+        (laptop.EDIT_MODEL.folder / name).write_text("{}")
+    assert folders.has_changed()
+    folders.forget()
+    assert folders.session.next_edit == "pause"
+    assert not folders.problems
 
 
 def test_a_file_may_be_withheld_from_the_model_of_edits_alone(folders: Folders) -> None:

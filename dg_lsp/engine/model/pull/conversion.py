@@ -12,12 +12,13 @@ for the model is added to its matrices before they are rounded, so it costs noth
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -161,16 +162,16 @@ class SourceTensor:
 
 
 def convert(
-    path: Path, folder: Path, on_progress: OnProgress = lambda _text, _share: None, *, adapter: Path | None = None
+    path: Path, folder: Path, on_progress: OnProgress = lambda _text, _share: None, *, adapters: Sequence[Path] = ()
 ) -> None:
     """Write the converted model of a GGUF file into an existing, empty folder. Raises GgufError or OSError.
 
-    `adapter` is a safetensors file of this package with A and B of each projection; B A is added to the weights.
+    `adapters` are safetensors files of this package with A and B of projections; each B A is added to the weights.
     """
     with contextlib.closing(GgufFile(path)) as file:
         values = _config(file)
         sizes = llama_sizes({**values, "tie_word_embeddings": True})
-        low_rank = _low_rank(adapter, sizes) if adapter else {}
+        low_rank = _low_rank(adapters, sizes)
         is_permuted = values["model_type"] == "llama"
         sources = [replace(one, low_rank=low_rank.get(one.name)) for one in _sources(file, sizes, is_permuted=is_permuted)]
         is_tied = not (head := file.tensors.get(HEAD)) or _is_same(file, file.tensors[EMBEDDING], head)
@@ -254,15 +255,19 @@ def _sources(file: GgufFile, sizes: LlamaSizes, *, is_permuted: bool) -> list[So
     return sources
 
 
-def _low_rank(adapter: Path, sizes: LlamaSizes) -> dict[str, tuple[Any, Any]]:
+def _low_rank(adapters: Sequence[Path], sizes: LlamaSizes) -> dict[str, tuple[Any, Any]]:
+    """Return A [ranks, inputs] and B [outputs, ranks] of each adapted tensor, those of all adapters beside each other."""
     from safetensors.numpy import load_file
 
-    tensors = {name: tensor.astype(np.float32) for name, tensor in load_file(adapter).items()}
-    return {
-        f"model.layers.{layer}.{long}.weight": (tensors[f"{layer}{letter}_a"], tensors[f"{layer}{letter}_b"])
-        for layer in range(sizes.layers)
-        for letter, long in PROJECTIONS.items()
-    }
+    files = [load_file(adapter) for adapter in adapters]
+    found = dict[str, tuple[Any, Any]]()
+    for layer, (letter, long) in itertools.product(range(sizes.layers), PROJECTIONS.items()):
+        name = f"{layer}{letter}"
+        if having := [file for file in files if f"{name}_a" in file]:
+            a = np.concatenate([file[f"{name}_a"].astype(np.float32) for file in having])
+            b = np.concatenate([file[f"{name}_b"].astype(np.float32) for file in having], axis=1)
+            found[f"model.layers.{layer}.{long}.weight"] = a, b
+    return found
 
 
 def _is_same(file: GgufFile, one: Tensor, other: Tensor) -> bool:

