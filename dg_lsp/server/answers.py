@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.client.port import EngineError
-from dg_lsp.core.syntax import difference
 from dg_lsp.server.cursor import Cursor, rests, typed
 from dg_lsp.server.reasons import Reason
 
@@ -46,14 +45,13 @@ class Result:
 class Answer:
     """The engine's answer for a place and a number of candidates: its work, which may still run.
 
-    It is asked ahead if the last `n_ahead` characters before its place were only a suggestion then. `until` is when later
-    requests stop using it, and `n_waiting` how many requests wait for it.
+    `until` is when later requests stop using it, and `n_waiting` how many requests wait for it.
     """
 
     cursor: Cursor
     n_candidates: int
     started: float
-    n_ahead: int
+    is_ahead: bool
     task: asyncio.Task[Result]
     until: float = math.inf
     n_waiting: int = 0
@@ -132,14 +130,16 @@ class Answers:
 
     def is_asked(self, uri: str) -> bool:
         """Return whether the engine works on an answer for a document, other than one that is asked ahead."""
-        return any(answer.cursor.uri == uri and not answer.task.done() and not answer.n_ahead for answer in self._answers)
+        return any(answer.cursor.uri == uri and not answer.task.done() and not answer.is_ahead for answer in self._answers)
 
-    def start(self, cursor: Cursor, n_candidates: int, work: Coroutine[None, None, Result], *, n_ahead: int = 0) -> Answer:
+    def start(
+        self, cursor: Cursor, n_candidates: int, work: Coroutine[None, None, Result], *, is_ahead: bool = False
+    ) -> Answer:
         """Return a new answer; the document's older work is cancelled, because the engine would do that first."""
         for older in self._of(cursor.uri):
             older.task.cancel()
         task = asyncio.get_running_loop().create_task(work)
-        answer = Answer(cursor, n_candidates, self._clock(), n_ahead, task)
+        answer = Answer(cursor, n_candidates, self._clock(), is_ahead, task)
         self._answers.append(answer)
         task.add_done_callback(lambda _: self._settle(answer))
         return answer
@@ -159,7 +159,7 @@ class Answers:
         finally:
             if answer is not None:
                 answer.n_waiting -= 1
-                if not (answer.n_waiting or answer.n_ahead or answer.task.done()):
+                if not (answer.n_waiting or answer.is_ahead or answer.task.done()):
                     asyncio.get_running_loop().call_later(GRACE_S, lambda: answer.n_waiting or answer.task.cancel())
 
     def wake(self) -> None:
@@ -173,15 +173,8 @@ class Answers:
             answer.task.cancel()
         self._answers = [answer for answer in self._answers if answer.cursor.uri != uri]
 
-    def change_text(self, uri: str, before: str, text: str) -> None:
-        """Move the places of a document with its text, and forget where others got no suggestion.
-
-        What those lacked, the new text may have.
-        """
-        change = difference(before, text)
-        for answer in self._of(uri):
-            if change.old_end < answer.cursor.offset - answer.n_ahead:
-                answer.cursor = replace(answer.cursor, offset=answer.cursor.offset + change.new_end - change.old_end)
+    def change_text(self, uri: str) -> None:
+        """Forget where other documents got no suggestion: what this one lacked, its new text may have."""
         self._answers = [
             answer
             for answer in self._answers

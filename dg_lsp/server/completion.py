@@ -313,7 +313,7 @@ class Completer:
         follows = after.document.text[after.offset : after.offset + 1]
         is_known = self._answers.find(after.cursor) is not None or self._answers.running(after.cursor, 1) is not None
         if not is_known and not (follows.isalnum() or follows == "_"):
-            self._answers.start(after.cursor, 1, self._ask(after, 1, is_ahead=True), n_ahead=len(suggestion.text))
+            self._answers.start(after.cursor, 1, self._ask(after, 1, is_ahead=True), is_ahead=True)
 
     # Events from the editor
 
@@ -334,7 +334,7 @@ class Completer:
         self._leave(uri)
         self.rhythm = self.rhythm.typed(self._clock())
         self._unwanted.setdefault(uri, Unwanted()).change(before, text, self._clock())
-        self._answers.change_text(uri, before, text)
+        self._answers.change_text(uri)
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 BEFORE_CHARS, AFTER_CHARS = 1_500, 500
 # So much of the text before an earlier cursor is still before a later one, if the user has only typed.
 TAIL_CHARS = BEFORE_CHARS // 2
-ROW_CHARS = 50
 # Closing brackets and quotes, which editors insert after the cursor automatically.
 CLOSERS = ")]}>\"'`"
 MAX_CLOSERS = 3
@@ -50,7 +49,7 @@ def typed(then: Cursor, now: Cursor) -> Typing | None:
     if not (end <= n_before and len(tail) <= end and now.before.endswith(tail, 0, end)):
         # The text above has changed, so the offset says nothing. Where text repeats itself, nothing else does.
         start = now.before.find(tail)
-        if len(tail) < TAIL_CHARS or start < 0 or start != now.before.rfind(tail) or _repeats(tail):
+        if len(tail) < TAIL_CHARS or start < 0 or start != now.before.rfind(tail):
             return None
         end = start + TAIL_CHARS
     for n in range(MAX_CLOSERS + 1):
@@ -58,11 +57,6 @@ def typed(then: Cursor, now: Cursor) -> Typing | None:
         if len(closers) == n and not closers.strip(CLOSERS) and now.after[n:] == then.after[: AFTER_CHARS - n]:
             return now.before[end:], closers
     return None
-
-
-def _repeats(text: str) -> bool:
-    """Return whether the text ends as it begins, as rows of a table do, so that it says nothing about its place among them."""
-    return any(text.startswith(text[n:]) for n in range(1, len(text) - ROW_CHARS))
 
 
 def rests(suggestions: tuple[Suggestion, ...], typing: Typing) -> tuple[Suggestion, ...]:

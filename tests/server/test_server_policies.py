@@ -218,19 +218,6 @@ async def test_a_second_answer_for_a_place_replaces_the_first_and_one_that_is_no
     assert fit.suggestions[0].text == "3"
 
 
-@pytest.mark.parametrize("row", [*PERIODIC, "    ('key', 'a value'),\n" * 20])
-@pytest.mark.parametrize("n_behind", [1, 10, 19, 20, 55, 60, 400])
-async def test_a_line_inserted_among_equal_rows_is_no_row_that_was_typed(row: str, n_behind: int) -> None:
-    table, above, below = Answers(lambda: 0.0), row * 400, row * n_behind
-    texts = [above + line + below + typed for line, typed in (("", ""), ("b" * len(row), ""), ("b" * len(row), row))]
-    await answered(table, f"{texts[0]}$0]", kept(f"{row}done"))
-    for before, now, rest in ((*texts[:2], f"{row}done"), (*texts[1:], "done")):
-        table.change_text("a", f"{before}]", f"{now}]")
-        found = table.find(at_cursor(f"{now}$0]"))
-        assert found is None or found.suggestions[0].text == rest
-        assert found is not None or len(below) < cursor.TAIL_CHARS
-
-
 TEXT = st.text("ab(\n", max_size=6)
 
 
