@@ -73,7 +73,7 @@ class Scripted(ReadyEngine):
             part, closed, _ = whole.removeprefix(request.prefix.rpartition("\n")[2]).partition(")")
             script["text"] = part + closed
         if request.question is not None:
-            return (Candidate((request.question.window.text.replace(*script["edit"]),)),)
+            return (Candidate((request.question.window.text.replace(*script.get("edit", ("", ""))),)),)
         texts = tuple(script.get("texts") or [script.get("text", "answer = 1")] * len(request.holes))
         confidences = tuple(tuple(script.get("confidences", ())) for _ in texts)
         probability = script.get("probability", 0.9)
