@@ -421,7 +421,7 @@ def _seen(text: str, language: Language) -> str:
         return text
     opener, lexer, pieces, at = language.block_comment[0][:3], lexing.named(language.name), list[str](), 0
     for match in re.finditer(language.misread, text, re.MULTILINE):
-        for token in lexing.tokens(text, lexer, *match.span()):
+        for token in lexing.tokens(text, lexer, *match.span()) if opener in match[0] else ():
             if token.kind == "string" and opener in text[token.span.start : token.span.end]:
                 pieces += text[at : token.span.start], text[token.span.start : token.span.end].replace(opener, f"_{opener[1:]}")
                 at = token.span.end
