@@ -86,7 +86,7 @@ def _run(folder: Path, settings: dict[str, str], variables: dict[str, str], comm
     """Return what a command prints with these settings and variables; raise GitError if it fails."""
     variables, options = {**programs.own_variables(), **variables}, _safe_directories()
     if is_root(folder):  # otherwise the repository around one whose `.git` is empty or damaged would answer
-        variables["GIT_CEILING_DIRECTORIES"] = os.path.realpath(folder.parent)
+        variables["GIT_CEILING_DIRECTORIES"] = os.path.dirname(os.path.realpath(folder))  # noqa: PTH120
     for name, value in {**settings, "core.fsmonitor": "false"}.items():
         if "=" not in name:
             options += ["-c", f"{name}={value}"]

@@ -189,7 +189,7 @@ def _settings_above(original: Path) -> dict[Path, bytes]:
     settings = {}
     for path in (folder / name for folder in original.parents for name in _names(folder) if _SETTINGS.fullmatch(name)):
         with contextlib.suppress(OSError):
-            settings[path] = files.read_regular(path.resolve(), MAX_SETTING_BYTES)
+            settings[path] = files.read_regular(Path(os.path.realpath(path)), MAX_SETTING_BYTES)  # `resolve` raises for a loop
     return settings
 
 

@@ -105,12 +105,12 @@ def _is_secret(name: str, value: str) -> bool:
 def _has_password(name: str, value: str) -> bool:
     """Return whether the value has a URL with a password, which may contain a slash, or a user who may be a token.
 
-    Servers of HTTP take tokens as users. Elsewhere, as for ssh and databases, a user without a password is a name, without
-    which tests would not find their database. A proxy may have a password without a scheme.
+    Servers of HTTP and NATS take tokens as users. Elsewhere, as for ssh and databases, a user without a password is a name,
+    without which tests would not find their database. A proxy may have a password without a scheme.
     """
     import re
 
-    urls = r"(?:https?|wss?)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@"
+    urls = r"(?i:https?|wss?|nats|tls)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@"
     return (name.upper().endswith("PROXY") and "@" in value) or re.search(urls, value) is not None
 
 

@@ -160,6 +160,8 @@ WITH_SECRETS = {
     "CACHE_URL": "redis://:s3cr3t@localhost",
     "REPLICAS": "postgres://me:1s3cr3t@a:5432,b:5432/db",
     "WITH_EXTRA": "git+https://s3cr3t@localhost/x",
+    "QUEUE": "nats://s3cr3t@localhost",
+    "MIRROR": "HTTPS://s3cr3t@localhost/x",
 }
 WITHOUT_SECRETS = {
     "DOCKER_HOST": "ssh://me@host",
