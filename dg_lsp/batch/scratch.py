@@ -63,6 +63,7 @@ class Copy:
     original: Path
     root: Path
     private: Path  # the directory around the copy, for what a check writes besides
+    _above: dict[Path, bytes]  # the copied settings above the copy, by their places
     _stamps: dict[Path, tuple[int, int, int]] = field(default_factory=dict)
     _clock: int = 0
 
@@ -92,6 +93,9 @@ class Copy:
 
     def restore(self) -> None:
         """Undo a check's changes to the copied files. Files that it added stay, because caches make the next check faster."""
+        for place, data in self._above.items():
+            with contextlib.suppress(OSError):
+                files.replace(place, data)
         for path, stamp in list(self._stamps.items()):
             place = self.path_of(path)
             with contextlib.suppress(OSError):
@@ -105,7 +109,7 @@ def place_for(project: Path) -> tuple[Path, Path | None]:
 
     It is the first of `_places` with no such settings, else the first one.
     """
-    strange = {place: _strange_settings(place, project) for place in _places()}
+    strange = {place: next(_strange_settings(place, project), None) for place in _places()}
     return next(((place, None) for place, setting in strange.items() if setting is None), next(iter(strange.items())))
 
 
@@ -114,10 +118,16 @@ def _places() -> list[Path]:
     return [place for place in named if place == named[0] or os.access(place, os.W_OK | os.X_OK)]
 
 
-def _strange_settings(place: Path, project: Path) -> Path | None:
+def _strange_settings(place: Path, project: Path) -> Iterator[Path]:
     folders = [folder for folder in (place, *place.parents) if folder != project and folder not in project.parents]
     paths = (folder / name for folder in folders for name in _names(folder))
-    return next((path for path in paths if _SETTINGS.fullmatch(path.name) or _OTHERS.fullmatch(path.name)), None)
+    return (path for path in paths if _SETTINGS.fullmatch(path.name) or _OTHERS.fullmatch(path.name))
+
+
+def _is_of_another_user(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_uid not in (0, os.getuid())
+    return False
 
 
 @contextlib.contextmanager
@@ -154,16 +164,26 @@ def directory(place: Path | None = None) -> Iterator[Path]:
 
 
 def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]]:
-    """Copy the project into a directory; return the copy, and a line for each file that could not be copied."""
+    """Copy the project into a directory; return the copy, and a line for each file that could not be copied.
+
+    Raises ScratchError if another user's settings are above the directory, because a test runner would run their code.
+    """
     original = original.resolve()
+    if foreign := next(filter(_is_of_another_user, _strange_settings(into.parent, original)), None):
+        raise ScratchError(f"{foreign} of another user is above the copies; set TMPDIR to a folder that only you can write to")
     above = _settings_above(original)
     top = min((path.parent for path in above), default=original)
-    private = into / (top.name or "project")
-    root = private / original.relative_to(top)
+    # One folder deeper than what a check writes besides, whose names a project may have.
+    place_of_top = into / "copy" / (top.name or "project")
+    root = place_of_top / original.relative_to(top)
     root.mkdir(parents=True)
-    for path, data in above.items():
-        (private / path.relative_to(top)).write_bytes(data)
-    made, problems, n_bytes = Copy(original, root, into), [], 0
+    for folder in (original, *original.parents[: len(original.relative_to(top).parts)]):
+        if (folder / ".git").exists():  # where many programs stop to look for settings
+            (place_of_top / folder.relative_to(top) / ".git").mkdir()
+    settings = {place_of_top / path.relative_to(top): data for path, data in above.items()}
+    for place, data in settings.items():
+        place.write_bytes(data)
+    made, problems, n_bytes = Copy(original, root, into, settings), [], 0
     for path in contents(original, command):
         place = root / path.relative_to(original)
         try:

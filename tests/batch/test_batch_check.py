@@ -243,6 +243,36 @@ def test_settings_above_all_places_for_copies_are_named(project: Path, monkeypat
     ]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_settings_of_another_user_above_all_places_for_copies_are_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = project.parent / "tmp"
+    monkeypatch.setattr(scratch, "_places", lambda: [place])
+    place.mkdir()
+    for name, owner in (("conftest.py", 0), ("pytest.ini", 12345)):
+        (place / name).touch()
+        os.chown(place / name, owner, -1)
+    with scratch.directory(place) as folder, pytest.raises(scratch.ScratchError, match=r"pytest\.ini of another user"):
+        scratch.copy(project, folder / "0")
+
+
+def test_a_copy_ends_where_the_project_does_and_its_settings_above_are_restored(project: Path) -> None:
+    named = project.rename(project.parent / "output")  # as the log of a check
+    (named / ".git").mkdir()
+    (named.parent / "mypy.ini").write_text("[mypy]\n")
+    (named.parent / "tox.ini").symlink_to("tox.ini")
+    with scratch.directory() as folder:
+        copy, problems = scratch.copy(named, folder / "0")
+        assert problems == []
+        assert list((copy.root / ".git").iterdir()) == []
+        setting = copy.root.parent / "mypy.ini"
+        setting.write_text("changed")
+        copy.restore()
+        assert setting.read_text() == "[mypy]\n"
+        assert asyncio.run(check.run(Check("true"), copy, named / "a.py")).problem == ""
+
+
 def test_what_a_project_has_is_not_taken_for_copies_left_over(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(project))
     for folder in (project / "dg-lsp-check-1", project.parent / "outside"):
