@@ -154,7 +154,8 @@ async def _until(check: Callable[[], bool], patience_s: float) -> None:
 OnState = Callable[[LifeState], None]
 OnMessage = Callable[[str], None]
 
-BUSY_PATIENCE_S = 60.0
+BUSY_PATIENCE_S = 150.0
+"""How long batch work waits for a busy engine, or for the pauses that a server asks for, of which a minute is usual."""
 LOADING_PATIENCE_S = 600.0
 """How long a request waits while the engine's state stays the same. Downloading a model over a slow line takes longer."""
 OUTDATED_IDLE_S = 5.0
@@ -388,6 +389,8 @@ class EngineClient:
                     changed = self._changed
                     if self.state.name == "failed":
                         why = self.state.message
+                        if self.state.is_pause:
+                            raise EngineBusyError(why, self.state.until - self._clock())
                         raise EngineError(self._with_log(why) if self._life.closed_for_s(self._clock()) else why)
                     await changed.wait()
                     timeout.reschedule(clock() + LOADING_PATIENCE_S)

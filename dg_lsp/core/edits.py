@@ -71,7 +71,8 @@ class Edit:
             new = above + self.new + below
             if new.strip() and (places := list(_places(text, new))):
                 start = min(places, key=lambda at: abs(text.count("\n", 0, at) - self.first))
-                return text[:start] + above + self.old + below + text[start + len(new) :]
+                rest = below + text[start + len(new) :]
+                return text[:start] + above + (_ended(self.old) if rest else self.old) + rest
         return text
 
     def _sides(self, above: str, below: str) -> tuple[str, str]:

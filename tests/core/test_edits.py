@@ -61,6 +61,13 @@ def test_an_edit_is_the_run_of_lines_that_differs() -> None:
     assert edits.edit_between("a.py", CODE, CODE) is None
 
 
+def test_a_last_line_without_an_end_gets_one_where_text_follows_now() -> None:
+    edit = edits.edit_between("a.py", "a\nb", "a\nb2\n")
+    assert edit is not None
+    assert edit.undone_in_file("a\nb2\n") == "a\nb"
+    assert edit.undone_in_file("a\nb2\nmore\n") == "a\nb\nmore\n"
+
+
 @pytest.mark.parametrize(
     ("made", "change", "repeats"),
     [

@@ -195,10 +195,10 @@ class ServerClient:
 
         Nothing is sent before the time that the server named in `Retry-After`.
         """
-        if (left_s := self._rests_until - time.monotonic()) > 0:
-            asked = self._rest_from
-            raise RemoteError(str(asked), asked.status, asked.server_message, left_s)
         while True:
+            if (left_s := self._rests_until - time.monotonic()) > 0:
+                asked = self._rest_from
+                raise RemoteError(str(asked), asked.status, asked.server_message, left_s)
             try:
                 return await self._ask_once(call)
             except RemoteError as error:

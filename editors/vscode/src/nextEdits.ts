@@ -135,6 +135,7 @@ export class NextEdits implements vscode.Disposable {
 
   private async ask(client: LanguageClient, triggerKind: 1 | 2): Promise<void> {
     this.request?.cancel();
+    clearTimeout(this.timer);
     this.askedBy = BY_ITSELF;
     const editor = vscode.window.activeTextEditor;
     if (!editor || !hasOneCursor(editor)) {
@@ -184,6 +185,7 @@ export class NextEdits implements vscode.Disposable {
   private stop(): void {
     clearTimeout(this.timer);
     this.request?.cancel();
+    this.askedBy = BY_ITSELF;
     this.hide();
   }
 
