@@ -15,7 +15,6 @@ from pathlib import Path
 
 from dg_lsp.batch import git
 from dg_lsp.core import generated, languages, secrets
-from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Document
 from dg_lsp.infill import ignoring, workspace
 from dg_lsp.wire import config, programs
@@ -102,7 +101,7 @@ def read(path: Path) -> Source | Skipped:
         return Skipped(name, f"is not UTF-8 (byte {error.start})")
     if line := _conflict_line(text):
         return Skipped(name, f"contains the markers of a merge conflict (line {line}); resolve it first")
-    language = languages.for_path(path.name, _first_line(text))
+    language = languages.for_path(path.name, text)
     document = Document(path.as_uri(), language.name if language else "", text)
     return Source(path, name, data, workspace.with_indent(document, path))
 
@@ -193,7 +192,7 @@ def _names_interpreter(path: Path) -> bool:
         head = read_start(path, N_HEAD_BYTES)
     except OSError:
         return False  # nothing shows that it is code, so it is not reported as skipped
-    return head.startswith(b"#!") and languages.for_path(path.name, _first_line(head.decode(errors="replace"))) is not None
+    return head.startswith(b"#!") and languages.for_path(path.name, head.decode(errors="replace")) is not None
 
 
 def _conflict_line(text: str) -> int:
@@ -208,10 +207,6 @@ def _conflict_line(text: str) -> int:
         if len(starts) == len("<=>"):
             return text.count("\n", 0, starts[0]) + 1
     return 0
-
-
-def _first_line(text: str) -> str:
-    return first_line(text[: N_HEAD_BYTES * 2]).removeprefix("\ufeff").rstrip("\r")
 
 
 def _sentence(error: BaseException) -> str:

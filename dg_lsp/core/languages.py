@@ -24,7 +24,6 @@ import tree_sitter
 
 from dg_lsp.core import lexing
 from dg_lsp.core.lexing import Lexer
-from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Document
 
 # A brace that opens a block. After `=`, `(`, `,`, `:` or `return`, a brace opens a value instead.
@@ -54,7 +53,8 @@ class Language:
     that is broken or not written yet, and `closes` what ends a block or a part of it, at the indentation of that line.
     `openers` are the ends of lines above code that is indented more. `misread` matches lines in which the grammar may take a
     string for a block comment. `indent` is one indentation level for a file that shows none. In a file whose name ends with
-    one of `stub_suffixes`, bodies are meant to be empty.
+    one of `stub_suffixes`, bodies are meant to be empty. A file that ends with one of `shared` is of another language by its
+    name, but of this one if `sign` matches its code.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
     files are imported. `importing` is the style of its imports, if those of an answer are judged.
@@ -84,6 +84,8 @@ class Language:
     filenames: tuple[str, ...] = ()
     shebangs: tuple[str, ...] = ()
     stub_suffixes: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    sign: str = ""
     imports: Find = lambda _text: ()
     imports_folders: bool = False
     importing: Style = ""
@@ -182,13 +184,14 @@ _BY_NAME = {language.name: language for language in TABLE}
 _BY_ID = {lsp_id: language for language in TABLE for lsp_id in language.lsp_ids}
 _BY_EXTENSION = {extension: language for language in TABLE for extension in language.extensions}
 _BY_FILENAME = {name: language for language in TABLE for name in language.filenames}
+_BY_SIGN = {extension: language for language in TABLE for extension in language.shared}
 _BY_SHEBANG = {name: language for language in TABLE for name in language.shebangs}
 
 # Templates that end like a file of a language that they are not.
 _TEMPLATES = (".blade.php",)
 
 # Finds python in `#!/usr/bin/env -S python3.12 -u`: the program, or env's first argument that is not an option or assignment.
-_SHEBANG = re.compile(r"^\ufeff?#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+|\w+=\S*\s+)*(?:\S*/)?)?([\w+-]*[a-z])", re.ASCII)
+_SHEBANG = re.compile(r"^\ufeff?#![ \t]*(?:\S*/)?(?:env[ \t]+(?:-\S+[ \t]+|\w+=\S*[ \t]+)*(?:\S*/)?)?([\w+-]*[a-z])", re.ASCII)
 
 
 def get(name: str) -> Language | None:
@@ -206,29 +209,38 @@ def by_id(lsp_id: str) -> Language | None:
     return _BY_ID.get(lsp_id) or _BY_ID.get(lsp_id.lower())
 
 
-def for_path(name: str, opening: str = "") -> Language | None:
-    """Return the language of a file by its name, else by the interpreter that its `opening` line names, else None.
+def for_path(name: str, text: str = "", lsp_id: str = "") -> Language | None:
+    """Return the language of a file by its editor's id, else by its name, else by the interpreter in its first line, else None.
 
     `name` may be a whole path, with either kind of slash. An extension is compared without case if it is unknown as
-    written.
+    written. If languages share it, as C and C++ do `.h`, the text can say which.
     """
     base = re.split(r"[/\\]", name)[-1]
-    language = _BY_FILENAME.get(base)
+    language = by_id(lsp_id) or _BY_FILENAME.get(base)
     _, dot, ending = base.rpartition(".")
-    if language is None and dot and not base.endswith(_TEMPLATES):
-        language = _BY_EXTENSION.get(f".{ending}") or _BY_EXTENSION.get(f".{ending.lower()}")
-    return language or _BY_SHEBANG.get(_interpreter(opening))
+    endings = (f".{ending}", f".{ending.lower()}") if dot and not base.endswith(_TEMPLATES) else ()
+    by_name = next((_BY_EXTENSION[each] for each in endings if each in _BY_EXTENSION), None)
+    signed = next((_BY_SIGN[each] for each in endings if each in _BY_SIGN), None)
+    if signed and language in (None, by_name) and _has_sign(text, signed):
+        return signed
+    return language or by_name or _BY_SHEBANG.get(_interpreter(text))
 
 
-def _interpreter(line: str) -> str:
-    shebang = _SHEBANG.match(line)
+def _interpreter(text: str) -> str:
+    shebang = _SHEBANG.match(text)
     return shebang[1] if shebang else ""
+
+
+def _has_sign(text: str, language: Language) -> bool:
+    sign = re.compile(language.sign, re.MULTILINE)
+    # Most files without a sign have none in comments either, and looking there first is faster.
+    return bool(sign.search(text) and sign.search(mask(text, language.name)))
 
 
 def lexer(document: Document) -> Lexer | None:
     """Return the lexer for the document, or None if its language is unknown."""
     language_id = document.language or document.language_id
-    interpreter = _interpreter(first_line(document.text))
+    interpreter = _interpreter(document.text)
     return lexing.for_file(document.uri.partition("#")[0], document.text, language_id, interpreter)
 
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from tree_sitter import Node
 
 from dg_lsp.core import context, generated, languages, syntax
-from dg_lsp.core.place import first_line
 from dg_lsp.core.syntax import Owner, Syntax
 from dg_lsp.core.values import Document, Span
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -82,7 +81,7 @@ def tasks(folder: Path, n: int, seed: int) -> list[Task]:
 def read(path: str, text: str) -> Source | None:
     """Return the parsed file, or None if its language is unknown, it is generated, or it does not parse (in time)."""
     text = context.with_newlines(text.removeprefix("\ufeff"))
-    language = languages.for_path(path, first_line(text))
+    language = languages.for_path(path, text)
     if language is None or len(text) not in FILE_CHARS or generated.line_of(Document(path, language.name, text)):
         return None
     if path.endswith(language.stub_suffixes or "\0") or max(map(len, text.split("\n"))) > 400:

@@ -21,7 +21,6 @@ from dg_lsp.client import engine as engines
 from dg_lsp.client.port import Engine, EngineError, Guarded
 from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.place import first_line
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import workspace
@@ -220,5 +219,5 @@ connect_sync = _opening(connect)
 
 
 def _document(text: str, path: str, language: str) -> Document:
-    by_name = languages.for_path(path, first_line(text))
+    by_name = languages.for_path(path, text)
     return Document(Path("/", path or "text").as_uri(), language or (by_name.name if by_name else ""), text)

@@ -436,17 +436,17 @@ class RepositoryIndex:
         A file that may no longer be read, or that this update did not reach, leaves the index. Raises no error for files
         and folders that can't be read.
         """
-        found = dict[Path, tuple[Stamp, str]]()
+        found = dict[Path, Stamp]()
         is_whole = _find(found, self._ignore.renewed(), self._limit(self._walk_s))
         is_over = self._limit(self._read_s)
         entries, n_bytes, is_complete = dict[Path, _Entry](), 0, True
-        for path, (stamp, language) in found.items():
+        for path, stamp in found.items():
             entry = self._entries.get(path)
             if entry is None or entry.stamp != stamp:
                 if is_over():
                     is_complete = False
                     continue
-                entry = _Entry(stamp, _read(path, self._ignore.root, language))
+                entry = _Entry(stamp, _read(path, self._ignore.root))
                 # Let other threads run: this one holds the interpreter while it indexes.
                 time.sleep(0)
             n_bytes += entry.file.n_bytes if entry.file else 0
@@ -472,8 +472,8 @@ class RepositoryIndex:
         return lambda: self._is_stopped or time.thread_time() >= end
 
 
-def _find(found: dict[Path, tuple[Stamp, str]], ignore: Ignore, is_over: Callable[[], bool]) -> bool:
-    """Add each source file that may be read, with its stamp and language: those of outer folders first, in name order.
+def _find(found: dict[Path, Stamp], ignore: Ignore, is_over: Callable[[], bool]) -> bool:
+    """Add each source file that may be read, with its stamp: those of outer folders first, in name order.
 
     Links are not followed. Stops at the limits, and when `is_over()` is true. Returns whether these are all files.
     """
@@ -495,26 +495,26 @@ def _find(found: dict[Path, tuple[Stamp, str]], ignore: Ignore, is_over: Callabl
                     if entry.name not in _FOREIGN_FOLDERS and ignore.allows(path):
                         folders.append(path)
                     continue
-                language = languages.for_path(entry.name)
-                if language is None or not entry.is_file(follow_symlinks=False):
+                if languages.for_path(entry.name) is None or not entry.is_file(follow_symlinks=False):
                     continue
                 info = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
             if info.st_size > MAX_FILE_BYTES or secrets.in_place(path.parts) or not ignore.allows(path):
                 continue
-            found[path] = (info.st_mtime_ns, info.st_size, info.st_ino), language.name
+            found[path] = (info.st_mtime_ns, info.st_size, info.st_ino)
             if len(found) >= MAX_FILES:
                 return False
     return not folders
 
 
-def _read(path: Path, root: Path, language: str) -> IndexedFile | None:
+def _read(path: Path, root: Path) -> IndexedFile | None:
     try:
         text = files.read_regular(path, MAX_FILE_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    return _indexed(name_of(path.relative_to(root)), language, text)
+    language = languages.for_path(path.name, text)
+    return _indexed(name_of(path.relative_to(root)), language.name if language else "", text)
 
 
 def _indexed(name: str, language: str, text: str) -> IndexedFile | None:

@@ -39,8 +39,7 @@ class OpenDocument:
         self.lost = False
         """A change could not be parsed, so our text differs from the editor's until the editor sends the whole text."""
         self.index = positions.lines(text)
-        # By the editor's language id, else by the file's name and first line.
-        language = languages.by_id(language_id) or languages.for_path(uri.split("#")[0], self.index.content(0))
+        language = languages.for_path(uri.split("#")[0], text, language_id)
         self.document = Document(uri, language.name if language else "", text, version, language_id=language_id)
         self._syntax: Syntax | None = None
         self._near: Syntax | None = None

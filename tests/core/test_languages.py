@@ -17,9 +17,9 @@ from tests import marked
 ROWS = marked.rows(Path(__file__).with_name("languages.txt"))
 
 
-@pytest.mark.parametrize(("name", "first_line", "expected"), ROWS["names"])
-def test_a_file_s_language_comes_from_its_name_or_first_line(name: str, first_line: str, expected: str) -> None:
-    language = languages.for_path(name, first_line)
+@pytest.mark.parametrize(("name", "text", "expected"), ROWS["names"])
+def test_a_file_s_language_comes_from_its_name_or_text(name: str, text: str, expected: str) -> None:
+    language = languages.for_path(name, text)
     assert (language.name if language else "none") == expected
 
 
@@ -29,6 +29,14 @@ def test_languages_are_found_by_name_and_by_editor_id() -> None:
     assert languages.by_id("Python") is languages.get("python")
     assert languages.get("") is None
     assert languages.by_id("cobol") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lsp_id", "expected"),
+    [("a.h", "class A {};", "c", "cpp"), ("a.h", "int a;", "cpp", "cpp"), ("", "class A {};", "c", "c")],
+)
+def test_a_text_s_signs_count_more_than_an_editor_s_id(name: str, text: str, lsp_id: str, expected: str) -> None:
+    assert languages.for_path(name, text, lsp_id) is languages.get(expected)
 
 
 @pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)

@@ -20,7 +20,7 @@ import pytest
 
 import dg_lsp
 from dg_lsp.batch import check, discover, plan, rounds, write
-from dg_lsp.core import lexing, repository, secrets
+from dg_lsp.core import languages, lexing, repository, secrets
 from dg_lsp.core.scope import python
 from dg_lsp.engine.backends import chat, http_client
 from dg_lsp.infill import workspace
@@ -49,6 +49,10 @@ WORST: list[tuple[Search, tuple[str, ...]]] = [
     (all_of(http_client._MARKUP), ("<!a", "<script a")),
     (all_of(chat._FENCE), ("~",)),
     (all_of(repository._TOKEN), ("\t", "\n")),
+    (
+        lambda text: languages.for_path("a.h", text),
+        (" ", "a", "a ", "\n ", "::a", "//a::b\n", "namespace ", "class a", "const a ", "operator", "#!/", "#!env -a "),
+    ),
     (write._TOKEN.findall, ("a", "a ", "(")),
     (lambda text: workspace._COMMENT.sub("", text), (" ", "#", " #", "\n", " ;")),
     (discover._conflict_line, ("<" * 7 + "\n", "<<<<<<< a\n=======\n", "<", "<<<<<<< \r", "=======\n")),
