@@ -250,11 +250,10 @@ def pull(
         str,
         typer.Argument(
             help=f"A laptop model ({_names()}), auto for the first that can be downloaded unless one is pulled, or a hub "
-            "id (OWNER/NAME); default: the configured model, or auto if that can't be fetched.",
+            "id (OWNER/NAME, maybe with @REVISION); default: the configured model, or auto if that can't be fetched.",
             autocompletion=complete_model,
         ),
     ] = "",
-    revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
     file: Annotated[Path | None, typer.Option("--from", help="Take a laptop model from this GGUF file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", hidden=True, help="Print the progress as JSON objects.")] = False,
 ) -> None:
@@ -277,9 +276,7 @@ def pull(
     try:
         with progress.shares() if not as_json else contextlib.nullcontext(say) as on_progress:
             name, folder = (
-                pull_first(laptop_models, on_progress, file)
-                if laptop_models
-                else (model, _from_hub(model, revision, on_progress))
+                pull_first(laptop_models, on_progress, file) if laptop_models else (model, _from_hub(model, on_progress))
             )
     except PullError as error:
         _fail(str(error))
@@ -349,13 +346,13 @@ def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, fil
     raise PullError(f"{failures[0]}. The embedded model is used" if len(failures) > 1 else failures[0])
 
 
-def _from_hub(model: str, revision: str, on_progress: OnProgress) -> Path:
+def _from_hub(model: str, on_progress: OnProgress) -> Path:
     from dg_lsp.engine.model.weights import fetch
 
     if not model_names.is_hub_id(model):
         raise PullError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
     try:
-        return fetch.snapshot(model, revision, on_progress)
+        return fetch.snapshot(model, on_progress)
     except fetch.FetchError as error:
         raise PullError(str(error)) from error
 

@@ -53,7 +53,6 @@ class EngineId:
     """Identifies an engine. `filler` names another loader than the default, as `module:function`."""
 
     model: str = EMBEDDED
-    revision: Annotated[str, Option("Revision of a hub model.")] = ""
     dtype: str = DEFAULTS.dtype
     device: str = DEFAULTS.device
     filler: Annotated[str, Option("Another loader, as module:function.", is_hidden=True)] = ""
@@ -66,7 +65,7 @@ class EngineId:
     @property
     def name(self) -> str:
         """Return a short name, the same for equal engines of one protocol."""
-        parts = [PROTOCOL, self.resolved_model, self.revision, self.dtype, self.device, self.filler]
+        parts = [PROTOCOL, self.resolved_model, self.dtype, self.device, self.filler]
         return f"engine-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 

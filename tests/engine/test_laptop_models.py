@@ -602,7 +602,7 @@ def test_a_larger_model_comes_from_the_hub_and_has_the_profile_of_a_smaller_one(
     assert f"{larger.name} is in {larger.folder}" in pull_apart(larger, larger_hub.url)
     assert larger.hub is not None
     assert ("GET", f"/{larger.hub.repository}/resolve/{larger.hub.revision}/{larger.hub.file}", "") in larger_hub.asked
-    opened = loading.open_checkpoint(larger.name, device="cpu", threads=1, revision="", on_progress=lambda _text, _share: None)
+    opened = loading.open_checkpoint(larger.name, device="cpu", threads=1, on_progress=lambda _text, _share: None)
     assert opened.profile_folder.name == larger.profile_of
     assert "lm_head.weight" in load_file(larger.folder / "model.safetensors")
 

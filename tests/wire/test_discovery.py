@@ -178,7 +178,7 @@ def test_a_directory_open_to_others_is_refused(engines: Path, monkeypatch: pytes
 
 def test_state_is_read_whole_or_not_at_all(engines: Path) -> None:
     files = EngineFiles(engines, "engine-x")
-    state = State(1, "/x.sock", "secret", "0.1", EngineId("m", "r", "bf16", "cpu", "f"))
+    state = State(1, "/x.sock", "secret", "0.1", EngineId("m", "bf16", "cpu", "f"))
     discovery.write_state(files, state)
     assert discovery.read_state(files) == state
     assert "secret" not in repr(state)

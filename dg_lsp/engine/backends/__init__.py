@@ -64,7 +64,6 @@ def load_filler(
     *,
     device: str = "auto",
     threads: int = 0,
-    revision: str = "",
     dtype: str = "",
     on_progress: OnProgress = lambda _text, _share: None,
 ) -> Filler:
@@ -74,7 +73,7 @@ def load_filler(
     from dg_lsp.engine.model import before_torch  # noqa: F401, I001 -- before torch
     from dg_lsp.engine.backends import local
 
-    loaded = local.load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, on_progress=on_progress)
+    loaded = local.load_model(name, device=device, threads=threads, dtype=dtype, on_progress=on_progress)
     filler = local.filler_of(loaded)
     filler.calibrations.watch(ModelId(model_names.full(name), loaded.fingerprint))
     return filler

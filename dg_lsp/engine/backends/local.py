@@ -22,16 +22,15 @@ def load_model(
     *,
     device: str = "auto",
     threads: int = 0,
-    revision: str = "",
     dtype: str = "",
     on_progress: OnProgress = lambda _text, _share: None,
 ) -> Loaded[Any, Any]:
-    """Load and return the model `name`: "embedded", a folder, or a hub id with an optional `revision`.
+    """Load and return the model `name`: "embedded", a folder, or a hub id.
 
     `on_progress` receives the progress: a message and a fraction. Raises LoadError with a sentence.
     """
     with loading.reported(name):
-        options: dict[str, Any] = {"threads": threads, "revision": revision, "on_progress": on_progress}
+        options: dict[str, Any] = {"threads": threads, "on_progress": on_progress}
         opened = loading.open_checkpoint(name, device=device, **options)
         try:
             loaded = _load(opened, dtype, on_progress)

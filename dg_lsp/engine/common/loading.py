@@ -59,7 +59,6 @@ class Checkpoint:
     """A model's folder, and where and how it will run. `values` are those of its `config.json`; `why` gives reasons."""
 
     name: str
-    revision: str
     folder: Path
     values: Mapping[str, Any]
     geometry: fit.Geometry
@@ -93,7 +92,6 @@ class Loaded(Generic[PassesT, ProfileT]):
     profile: ProfileT
     device: str
     dtype: str
-    revision: str = ""
     cores: Cores = field(default_factory=lambda: Cores(1, follows=False))
     why: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
@@ -101,7 +99,7 @@ class Loaded(Generic[PassesT, ProfileT]):
     @classmethod
     def of(cls, checkpoint: Checkpoint, passes: PassesT, profile: ProfileT, dtype: str) -> Loaded[PassesT, ProfileT]:
         of, fingerprint = checkpoint, _fingerprint(checkpoint.folder)
-        return cls(of.name, passes, of.vocabulary, profile, of.device, dtype, of.revision, of.cores, of.why, fingerprint)
+        return cls(of.name, passes, of.vocabulary, profile, of.device, dtype, of.cores, of.why, fingerprint)
 
 
 def wide_dtype(precision: Precision) -> torch.dtype:
@@ -131,7 +129,7 @@ def reported(name: str) -> Iterator[None]:
         raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error
 
 
-def open_checkpoint(name: str, *, device: str, threads: int, revision: str, on_progress: OnProgress) -> Checkpoint:
+def open_checkpoint(name: str, *, device: str, threads: int, on_progress: OnProgress) -> Checkpoint:
     """Find the model `name` and return its checkpoint; `on_progress` receives the first half of the progress.
 
     Raises LoadError, and the errors of `reported`.
@@ -141,7 +139,7 @@ def open_checkpoint(name: str, *, device: str, threads: int, revision: str, on_p
     device, why["device"] = _device(device)
     set_up(device)
     on_progress("finding the checkpoint", 0.0)
-    folder = find(name, revision, on_progress=lambda text, share: on_progress(text, share / 2))
+    folder = find(name, on_progress=lambda text, share: on_progress(text, share / 2))
     values = checkpoint.stated_values(folder)
     shape = fit.of_config(values)
     # Each pass of a small model is so short that it gains nothing beyond two threads.
@@ -149,7 +147,7 @@ def open_checkpoint(name: str, *, device: str, threads: int, revision: str, on_p
     used = Cores(most, threads, follows=device == "cpu")
     torch.set_num_threads(used.threads)
     on_progress("reading the tokenizer", 0.5)
-    return Checkpoint(name, revision, folder, values, shape, _vocabulary(folder), device, used, why)
+    return Checkpoint(name, folder, values, shape, _vocabulary(folder), device, used, why)
 
 
 def set_up(device: str) -> None:
@@ -242,7 +240,7 @@ def _vocabulary(folder: Path) -> Vocabulary:
         raise LoadError(f"{folder} has no tokenizer that can be read: {wording.reason(error)}") from error
 
 
-def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _text, _share: None) -> Path:
+def find(name: str, *, on_progress: OnProgress = lambda _text, _share: None) -> Path:
     """Return the folder of a model; fetch a hub id, or use its cached files offline. Raises LoadError.
 
     `on_progress` receives the progress.
@@ -278,7 +276,7 @@ def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _tex
             f"there is no model folder {name}; give a folder as a path (./NAME), a hub id (OWNER/NAME), or {EMBEDDED}"
         )
     try:
-        return fetch.snapshot(name, revision, on_progress)
+        return fetch.snapshot(name, on_progress)
     except fetch.FetchError as error:
         raise LoadError(str(error)) from error
 

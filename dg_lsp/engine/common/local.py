@@ -185,7 +185,6 @@ class LocalFiller(Filler):
         return {
             "device": loaded.device,
             "dtype": loaded.dtype,
-            "revision": loaded.revision,
             "threads": loaded.cores.threads,
             "why": {**loaded.why, "threads": loaded.cores.why},
             "device_bytes": loaded.passes.n_bytes() + self.cache.bytes,

@@ -190,7 +190,6 @@ def load(engine_id: EngineId, settings: EngineSettings, on_progress: OnProgress)
             engine_id.model,
             device=engine_id.device,
             threads=settings.threads,
-            revision=engine_id.revision,
             dtype="" if engine_id.dtype == "auto" else engine_id.dtype,
             on_progress=on_progress,
         )

@@ -164,7 +164,6 @@ class Service:
             "url": self.url,
             **asdict(status),
             "model": self.engine_id.model,
-            "revision": self.engine_id.revision,
             "dtype": self.engine_id.dtype,
             "device": self.engine_id.device,
             **about,

@@ -89,12 +89,12 @@ class FetchError(Exception):
     """A model can't be fetched; the message is a sentence."""
 
 
-def config_values(name: str, revision: str = "") -> dict[str, Any]:
+def config_values(name: str) -> dict[str, Any]:
     """Return the values of a hub model's `config.json`; only that file is fetched. Raises FetchError.
 
-    The name may end with `@REVISION`, which counts if `revision` is empty.
+    The name may end with `@REVISION`.
     """
-    repository, at = _parts(name, revision)
+    repository, at = _parts(name)
     file = _hub(name, lambda hub: hub.hf_hub_download(repository, CONFIG, revision=at))
     try:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
@@ -105,13 +105,13 @@ def config_values(name: str, revision: str = "") -> dict[str, Any]:
     return dict(values)
 
 
-def snapshot(name: str, revision: str = "", on_progress: Callable[[str, float], None] = lambda _text, _share: None) -> Path:
+def snapshot(name: str, on_progress: Callable[[str, float], None] = lambda _text, _share: None) -> Path:
     """Return the complete folder of a hub model, named as in `config_values`. Raises FetchError.
 
     `on_progress` receives the progress.
     """
-    config_values(name, revision)
-    repository, at = _parts(name, revision)
+    config_values(name)
+    repository, at = _parts(name)
     options = {"revision": at, "allow_patterns": PATTERNS, "ignore_patterns": IGNORE_PATTERNS}
     files = _hub(name, lambda hub: _files(hub, repository, options))
     missing_bytes = sum(file.file_size or 0 for file in files if file.will_download)
@@ -123,10 +123,10 @@ def snapshot(name: str, revision: str = "", on_progress: Callable[[str, float], 
     return Path(_hub(name, lambda hub: hub.snapshot_download(repository, **options, **options_of_progress)))
 
 
-def _parts(name: str, revision: str) -> tuple[str, str | None]:
+def _parts(name: str) -> tuple[str, str | None]:
     """Return a hub model's repository and revision, None for its newest."""
     repository, _, at = name.partition("@")
-    return repository, revision or at or None
+    return repository, at or None
 
 
 def _files(hub: Any, repository: str, options: dict[str, Any]) -> list[Any]:
