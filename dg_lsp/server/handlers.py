@@ -14,7 +14,7 @@ from dg_lsp.client.port import EngineError
 from dg_lsp.core import positions
 from dg_lsp.core.values import Span
 from dg_lsp.server import configuration, convert, methods, reasons
-from dg_lsp.server.methods import BadParamsError, Versioned
+from dg_lsp.server.methods import Versioned
 from dg_lsp.server.session import DgLanguageServer
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def did_move(server: DgLanguageServer, params: Any) -> None:
         if (doc := server.documents.get(moved.document.uri)) is not None:
             at = convert.to_offset(doc.index, moved.position, server.documents.encoding)
             server.completer.arrived(moved.document.uri, at)
-    except BadParamsError as error:
+    except JsonRpcInvalidParams as error:
         log.warning("ignored a notification with bad parameters: %s", error)
 
 
@@ -185,7 +185,7 @@ async def resolve_code_action(server: DgLanguageServer, params: lsp.CodeAction) 
     if params.command is not None:
         # Some editors resolve every action; this one is done by its command.
         return params
-    result = await running.edit(server, running.to_fill_params(params.data))
+    result = await running.edit(server, methods.read(params.data, methods.FillParams))
     if result is not None:
         params.edit, params.title = result.edit, running.labelled(params.title, result.note)
     return params
@@ -269,10 +269,7 @@ async def _answer(
 
 async def next_edit(server: DgLanguageServer, params: object) -> dict[str, Any]:
     """Return at most one edit; none for another version than the document has. Raises JsonRpcInvalidParams."""
-    try:
-        asked = methods.read(params, methods.NextEditParams)
-    except BadParamsError as error:
-        raise JsonRpcInvalidParams(str(error)) from error
+    asked = methods.read(params, methods.NextEditParams)
     if asked.document.version is None:
         raise JsonRpcInvalidParams("a request for the next edit needs the document's version")
     uri, encoding = asked.document.uri, server.documents.encoding

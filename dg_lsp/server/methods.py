@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.client.life import StateName
 from dg_lsp.server.reasons import Reason
@@ -163,16 +164,12 @@ def next_edit(document: Versioned, range_: lsp.Range, text: str, offer_id: str) 
     }
 
 
-class BadParamsError(ValueError):
-    """The parameters of a message can't be parsed; the error's message is a sentence."""
-
-
 Params = TypeVar("Params", bound=Message)
 
 
 def read(data: object, kind: type[Params]) -> Params:
-    """Return the parameters that the JSON describes; raise BadParamsError when it can't be parsed."""
+    """Return the parameters that the JSON describes; raise JsonRpcInvalidParams when it can't be parsed."""
     try:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, UnicodeError) as error:  # half of a surrogate pair is no text
-        raise BadParamsError(f"the parameters can't be read: {error}") from error
+        raise JsonRpcInvalidParams(f"the parameters can't be read: {error}") from error

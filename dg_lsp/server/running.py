@@ -26,7 +26,7 @@ from dg_lsp.core.values import Budget, Document, Hole, Span
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
 from dg_lsp.server import convert, methods, reasons
-from dg_lsp.server.methods import KINDS, BadParamsError, DraftHole, DraftParams, FillParams, Versioned, What
+from dg_lsp.server.methods import KINDS, DraftHole, DraftParams, FillParams, Versioned, What
 from dg_lsp.server.protocol import CONTENT_MODIFIED
 from dg_lsp.server.session import DgLanguageServer, Report
 from dg_lsp.server.snapshot import Snapshot
@@ -79,7 +79,7 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
         await offers.execute(server, first)
         return None
     if params.command == methods.FILL:
-        return await _fill(server, to_fill_params(first))
+        return await _fill(server, methods.read(first, FillParams))
     if params.command == methods.TELL_EDIT:
         # What was accepted is a change of the document, which says the same.
         if "rejected" in arguments[1:2] and server.settings.next_edit != "off":
@@ -108,14 +108,6 @@ async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
         "nHoles": action_result.n_holes,
         "fills": list(action_result.fills),
     }
-
-
-def to_fill_params(data: object) -> FillParams:
-    """Return the parameters in a code action's data; raise JsonRpcInvalidParams when they can't be parsed."""
-    try:
-        return methods.read(data, FillParams)
-    except BadParamsError as error:
-        raise JsonRpcInvalidParams(str(error)) from error
 
 
 def _to_action(server: DgLanguageServer, now: Snapshot, action: Action) -> lsp.CodeAction:

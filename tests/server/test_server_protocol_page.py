@@ -9,10 +9,11 @@ from typing import get_args
 
 import pytest
 from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.client.life import StateName
 from dg_lsp.server import configuration, methods, reasons
-from dg_lsp.server.methods import BadParamsError, DraftHole, DraftParams, FillParams, MoveParams, StatusParams, Versioned
+from dg_lsp.server.methods import DraftHole, DraftParams, FillParams, MoveParams, StatusParams, Versioned
 from dg_lsp.wire import config
 from dg_lsp.wire.settings import Settings
 from tests.pages import settings as settings_page
@@ -68,7 +69,7 @@ def test_every_reason_is_on_the_page() -> None:
 def test_fill_parameters_survive_a_round_trip() -> None:
     params = FillParams("regenerate", Versioned("untitled:a"), RANGE, "shorter")
     assert methods.read(params.to_json(), FillParams) == params
-    with pytest.raises(BadParamsError, match="dance"):
+    with pytest.raises(JsonRpcInvalidParams, match="dance"):
         methods.read({**params.to_json(), "do": "dance"}, FillParams)
 
 
@@ -94,6 +95,6 @@ def at(**position: object) -> dict[str, object]:
 )
 def test_unreadable_parameters_are_refused(data: object) -> None:
     for kind in (FillParams, MoveParams):
-        with pytest.raises(BadParamsError):
+        with pytest.raises(JsonRpcInvalidParams):
             methods.read(data, kind)
     assert methods.read(at(line=0, character=2**31 - 1), MoveParams).document.uri == "u"
