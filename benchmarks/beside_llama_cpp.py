@@ -139,7 +139,7 @@ async def _filled(engine: EngineClient, pid: int, task: Task) -> Answer:
     times = {"ms": 1000 * (time.monotonic() - began), "cpu_ms": processor_ms(pid) - spent}
     answer = await pipeline.to_answer(request, candidates, document, syntax=tree, is_file=True)
     text = answer.suggestions[0].edits[0].text if answer.suggestions else ""
-    return times | {"text": text, "reused": ends[0].cache.reused if ends else 0}
+    return times | {"text": text, "reused": ends[0].cached_tokens if ends else 0}
 
 
 def _right(task: Task, text: str) -> Answer:

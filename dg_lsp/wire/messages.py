@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 import msgspec
@@ -197,32 +197,18 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Timings:
-    """The milliseconds that a request spent in each stage."""
-
-    queue_ms: Finite = 0.0
-    prefill_ms: Finite = 0.0
-    draft_ms: Finite = 0.0
-    denoise_ms: Finite = 0.0
-    score_ms: Finite = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class CacheUse:
-    """The number of prefix tokens, and how many of them the cache provided."""
-
-    tokens: Count = 0
-    reused: Count = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
-    """The end of a successful answer."""
+    """The end of a successful answer, and its cost.
+
+    These are the steps, the milliseconds for the prompt and for the answer, and how many of the prompt's tokens were cached.
+    """
 
     reason: Reason
     steps: Count = 0
-    timings: Timings = field(default_factory=Timings)
-    cache: CacheUse = field(default_factory=CacheUse)
+    prompt_ms: Finite = 0.0
+    answer_ms: Finite = 0.0
+    prompt_tokens: Count = 0
+    cached_tokens: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

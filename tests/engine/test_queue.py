@@ -32,7 +32,7 @@ def ask(client: str = "c", document: str = "", priority: Priority = "interactive
 def job(
     order: int, priority: Priority = "interactive", *, is_begun: bool = False, last_turn: int = -1, document: str = ""
 ) -> Job:
-    new_job = Job(ask(document=document, priority=priority), lambda _: None, order, 0.0, last_turn=last_turn)
+    new_job = Job(ask(document=document, priority=priority), lambda _: None, order, last_turn=last_turn)
     new_job.started_at, new_job.steps = (0.0, 1) if is_begun else (None, 0)
     return new_job
 

@@ -83,7 +83,7 @@ def test_an_infill_is_answered_by_candidates_then_done(engine: Running) -> None:
     assert [event.texts for event in answer if isinstance(event, Candidate)] == [("return 1\n",)] * 2
     done = answer[-1]
     assert isinstance(done, Done)
-    assert (len(answer), done.reason, done.steps, done.cache.reused) == (3, "finished", 2, 1)
+    assert (len(answer), done.reason, done.steps, done.cached_tokens) == (3, "finished", 2, 1)
     wait_until(lambda: engine.info()["leases"] == 0)
 
 

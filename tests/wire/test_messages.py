@@ -24,7 +24,7 @@ from dg_lsp.core.values import (
     Span,
 )
 from dg_lsp.wire import messages, stream
-from dg_lsp.wire.messages import Ask, Bye, CacheUse, Done, Draft, Problem, Status, Timings, WireError, parse
+from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Problem, Status, WireError, parse
 from dg_lsp.wire.stream import Message
 
 EXTENTS: list[Extent] = ["line", "lines", "block"]
@@ -87,8 +87,10 @@ EVENTS = st.one_of(
         Done,
         st.sampled_from(["finished", "deadline", "superseded", "cancelled"]),
         COUNTS,
-        st.builds(Timings, MS, MS, MS, MS, MS),
-        st.builds(CacheUse, COUNTS, COUNTS),
+        MS,
+        MS,
+        COUNTS,
+        COUNTS,
     ),
     st.builds(Problem, st.sampled_from(["busy", "engine_failed", "out_of_memory"]), TEXTS),
     st.builds(Status, st.sampled_from(["loading", "ready", "unloaded", "failed"]), TEXTS, CHANCES),
@@ -125,8 +127,8 @@ def test_no_field_of_a_candidate_is_lost() -> None:
 def test_non_finite_numbers_become_zero() -> None:
     candidate = Candidate(("x",), Calibrated(0.0), ((float("inf"),),))
     assert returned(candidate) == Candidate(("x",), Calibrated(0.0), ((0.0,),))
-    for event in (Status("loading", fraction=float("nan")), Done("finished", 1, Timings(draft_ms=float("inf")))):
-        assert returned(event) in (Status("loading"), Done("finished", 1, Timings()))
+    for event in (Status("loading", fraction=float("nan")), Done("finished", 1, answer_ms=float("inf"))):
+        assert returned(event) in (Status("loading"), Done("finished", 1))
 
 
 @pytest.mark.parametrize(
@@ -224,9 +226,8 @@ def test_malformed_values_are_named(sent: str | dict[str, object], sentence: str
         ("done", "{}", "reason is missing"),
         ("done", '{"reason": "bored"}', "reason must be one of finished, deadline, superseded, cancelled"),
         ("done", '{"reason": "finished", "steps": -1}', "steps must be at least 0"),
-        ("done", '{"reason": "finished", "cache": {"tokens": -1}}', "cache.tokens must be at least 0"),
-        ("done", '{"reason": "finished", "cache": {"reused": -1}}', "cache.reused must be at least 0"),
-        ("done", '{"reason": "finished", "timings": {"draft_ms": Infinity}}', "timings.draft_ms must be at most 1e+300"),
+        ("done", '{"reason": "finished", "prompt_tokens": -1}', "prompt_tokens must be at least 0"),
+        ("done", '{"reason": "finished", "answer_ms": Infinity}', "answer_ms must be at most 1e+300"),
         ("state", '{"state": "loading", "fraction": -1e999}', "fraction must be at least -1e+300"),
         ("state", '{"state": "ill"}', "state must be one of loading, ready, unloaded, failed"),
         ("candidate", '{"texts": ["x"], "rank": 0, "row": "?"}', "row must be one of noise, copy, causal"),

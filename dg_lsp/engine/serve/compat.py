@@ -130,14 +130,15 @@ def answers(
 
     A choice is one event, because a canvas is final only when it is complete.
     """
-    cuts, cache = _cuts(completion, candidates), done.cache
+    cuts = _cuts(completion, candidates)
     if completion.ask.client == "llama.cpp":
         body = _of_llama(completion, done, cuts[0], facts["model"])
         first = {"index": 0, "content": body.get("content", ""), "tokens": [], "stop": False}
         return [first, {**body, "content": "", "stop": True}] if completion.stream else [body]
     n_written = sum(one.n_tokens for one in cuts)
-    usage = {"prompt_tokens": cache.tokens, "completion_tokens": n_written, "total_tokens": cache.tokens + n_written}
-    usage_sent = {"usage": {**usage, "prompt_tokens_details": {"cached_tokens": cache.reused}}}
+    n_read = done.prompt_tokens
+    usage = {"prompt_tokens": n_read, "completion_tokens": n_written, "total_tokens": n_read + n_written}
+    usage_sent = {"usage": {**usage, "prompt_tokens_details": {"cached_tokens": done.cached_tokens}}}
     base = {**facts, "object": "text_completion"}
     reasons = ["length" if one.why == "length" else "stop" for one in cuts]
     choices = [
@@ -152,18 +153,15 @@ def answers(
 
 def _of_llama(completion: CompletionRequest, done: Done, one: Cut, model: object) -> dict[str, object]:
     """Return the body of an infill; with `response_fields`, only those fields, under the requested names."""
-    cache, times = done.cache, done.timings
-    spent = {
-        "prompt": (cache.tokens - cache.reused, times.prefill_ms),
-        "predicted": (one.n_tokens, times.draft_ms + times.denoise_ms + times.score_ms),
-    }
-    timings: dict[str, object] = {"cache_n": cache.reused}
+    n_read, n_cached = done.prompt_tokens, done.cached_tokens
+    spent = {"prompt": (n_read - n_cached, done.prompt_ms), "predicted": (one.n_tokens, done.answer_ms)}
+    timings: dict[str, object] = {"cache_n": n_cached}
     for name, (n, ms) in spent.items():
         each, per_second = ms / max(n, 1), 1000 * n / ms if ms else 0.0
         timings |= {f"{name}_n": n, f"{name}_ms": ms, f"{name}_per_token_ms": each, f"{name}_per_second": per_second}
     body: dict[str, object] = {
         "index": 0, "content": one.text, "tokens": [], "id_slot": -1, "stop": True, "model": model, "prompt": "",
-        "tokens_predicted": one.n_tokens, "tokens_evaluated": cache.tokens, "tokens_cached": cache.reused,
+        "tokens_predicted": one.n_tokens, "tokens_evaluated": n_read, "tokens_cached": n_cached,
         "generation_settings": {"seed": completion.ask.request.seed}, "has_new_line": "\n" in one.text, "truncated": False,
         "stop_type": {"end": "eos", "stop": "word", "length": "limit"}[one.why], "stopping_word": one.stop, "timings": timings,
     }  # fmt: skip

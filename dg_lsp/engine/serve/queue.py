@@ -17,14 +17,13 @@ from typing import Literal, NamedTuple
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.task import Concurrency, Task
-from dg_lsp.wire.messages import Ask, CacheUse, Done, ErrorCode, Event, Problem, Reason, Status, Timings
+from dg_lsp.wire.messages import Ask, Done, ErrorCode, Event, Problem, Reason, Status
 
 log = logging.getLogger("dg_lsp.engine")
 
 SHORT_STEPS = 32  # with the embedded model, the rest of a line takes at most 32 steps, and several lines take 60
 LONG_EVERY = 4  # while there are short requests, long ones get one turn in this many
 SENDING_S = 0.02  # time for the event loop to send an answer
-STAGES = ("prefill", "draft", "denoise", "score")
 STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "out_of_memory": 507, "engine_failed": 500}
 Order = Literal["load", "unload", "close"]
 Emit = Callable[[Event], None]
@@ -61,7 +60,6 @@ class Job:
     ask: Ask
     emit: Emit
     order: int
-    arrived_at: float
     due: float | None = None
     started_at: float | None = None
     last_turn: int = -1
@@ -189,7 +187,7 @@ class Queue:
             if is_crowded([job for job in self._jobs if job.end is None], ask, self.limits):
                 waiting = sum(job.started_at is None for job in self._jobs)
                 raise RefusalError("busy", f"the engine is busy: {waiting} requests are already waiting")
-            job = Job(ask, emit, next(self._numbers), now, due=now + ms / 1000 if ms else None)
+            job = Job(ask, emit, next(self._numbers), due=now + ms / 1000 if ms else None)
             self._jobs.append(job)
             if job.ask.priority == "interactive":
                 self._expected = None  # this request is newer than the expected one
@@ -274,19 +272,17 @@ class Queue:
         self._last_used = self.clock()
 
     def finish(self, job: Job, reason: Reason, candidates: Sequence[Candidate] = ()) -> None:
-        """Remove a job, and emit its candidates and `done` with the timings; do nothing if it was already removed."""
-        now = self.clock()
+        """Remove a job, and emit its candidates and `done` with its cost; do nothing if it was already removed."""
         if not self._remove(job):
             return
         for candidate in candidates:
             job.emit(candidate)
         cache = job.task.cache() if job.task else {}
-        cache_use = CacheUse(cache.get("tokens", 0), cache.get("reused", 0))
-        # If a model does not report its stages, count all of its time as denoising.
-        milliseconds = (job.task.milliseconds if job.task else {}) or {"denoise": job.spent_ms}
-        queue_ms = 1000 * ((now if job.started_at is None else job.started_at) - job.arrived_at)
-        timings = Timings(queue_ms, **{f"{stage}_ms": milliseconds.get(stage, 0.0) for stage in STAGES})
-        _end(job, Done(reason, job.steps, timings, cache_use))
+        # If a model does not report its stages, all of its time counts for the answer.
+        milliseconds = dict(job.task.milliseconds if job.task else {}) or {"denoise": job.spent_ms}
+        prompt_ms = milliseconds.pop("prefill", 0.0)
+        n_prompt, n_cached = cache.get("tokens", 0), cache.get("reused", 0)
+        _end(job, Done(reason, job.steps, prompt_ms, sum(milliseconds.values()), n_prompt, n_cached))
 
     def fail(self, job: Job, code: ErrorCode, message: str, retry_s: float = 0.0) -> None:
         if self._remove(job):
