@@ -22,7 +22,7 @@ from dg_lsp.batch import cluster, discover, keep, plan, report
 from dg_lsp.batch import write as writing
 from dg_lsp.batch.check import Check, CheckLimits, Copies, open_copies
 from dg_lsp.batch.discover import Skipped, Source
-from dg_lsp.batch.journal import Journal, JournalError
+from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import PLACE_FORM, FilePlan, Location, PlanError
@@ -39,7 +39,7 @@ from dg_lsp.wire import config, model_names, programs
 from dg_lsp.wire.config import LOCAL_ONLY, keeps_file, patterns_of
 from dg_lsp.wire.extras import install_command
 
-ERRORS = (PlanError, JournalError, ScratchError, EngineError, config.ConfigError)
+ERRORS = (PlanError, ScratchError, EngineError, config.ConfigError)
 """The errors that `run` raises. The message is a sentence for the user. After an EngineError, another run may succeed."""
 
 # Concurrent requests to one server of a remote model. Each request may need several calls.

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from dg_lsp import __version__
+from dg_lsp.batch.plan import PlanError
 from dg_lsp.core.values import Document, Edit, Hole, InfillRequest, Span
 from dg_lsp.infill.fill import Fill
 from dg_lsp.wire import files
@@ -28,10 +29,6 @@ _MARK = b"# dg-lsp infill --resume\n"
 def is_journal(head: bytes) -> bool:
     """Return whether a file that begins so is a journal."""
     return head == _MARK or head.startswith(_MARK + b"{")
-
-
-class JournalError(Exception):
-    """The journal can't be used; the message is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +56,7 @@ class Journal:
     """The answers of this run and of earlier ones, in one file. Without a path, nothing is stored."""
 
     def __init__(self, path: Path | None, settings: Sequence[object] = ()) -> None:
-        """Open the journal and read its answers; raise JournalError if that fails.
+        """Open the journal and read its answers; raise PlanError if that fails.
 
         `settings` are the values that answers depend on besides the file and the hole.
         """
@@ -70,7 +67,7 @@ class Journal:
         if path is None:
             return
         if problem := files.output_problem(path, is_journal):
-            raise JournalError(f"--resume {path}: {problem}")
+            raise PlanError(f"--resume {path}: {problem}")
         try:
             if not os.path.lexists(path):
                 # Atomically, so that a killed run leaves a journal or none. It contains code, so only the user may read it.
@@ -81,7 +78,7 @@ class Journal:
             if not data.endswith(b"\n"):
                 os.write(self._handle, b"\n")  # the last run stopped in the middle of a line
         except OSError as error:
-            raise JournalError(f"{path} can't be used to resume: {(error.strerror or str(error)).lower()}") from error
+            raise PlanError(f"{path} can't be used to resume: {(error.strerror or str(error)).lower()}") from error
         for line in data.split(b"\n"):
             self._learn(line)
 
@@ -123,9 +120,9 @@ class Journal:
         try:
             n_written = os.write(self._handle, line)
         except OSError as error:
-            raise JournalError(f"{self._path} can't be written: {(error.strerror or str(error)).lower()}") from error
+            raise PlanError(f"{self._path} can't be written: {(error.strerror or str(error)).lower()}") from error
         if n_written < len(line):
-            raise JournalError(f"{self._path} can't be written: the disk is full, or a file size limit is reached")
+            raise PlanError(f"{self._path} can't be written: the disk is full, or a file size limit is reached")
 
     def _learn(self, line: bytes) -> None:
         try:

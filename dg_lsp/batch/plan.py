@@ -40,7 +40,7 @@ PLACE_FORM = "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL"
 
 
 class PlanError(Exception):
-    """A named option, place or file is invalid; the message is a sentence for the user."""
+    """A named option, place or file is invalid or can't be used; the message is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)

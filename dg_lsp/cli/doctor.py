@@ -33,8 +33,8 @@ from dg_lsp.core import confidence, languages
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.weights import checkpoint, fetch
+from dg_lsp.engine.model.weights.fetch import PullError
 from dg_lsp.infill.api import Session
 from dg_lsp.wire import config, discovery, extras, laptop, model_names, programs
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
@@ -253,10 +253,9 @@ def what_fits(model: str, device: str, dtype: str = "") -> Finding:
         else:
             values = checkpoint.read_json(folder, checkpoint.CONFIG)
         geometry = fit.of_config(values)
-    except (checkpoint.CheckpointError, fetch.FetchError, fit.GeometryError, ModuleNotFoundError) as error:
-        return Finding("what fits", "unknown, as its configuration can't be read", f"{model}: {ended(error)}")
-    except PullError as error:
-        return Finding("what fits", "unknown, as the file can't be read", ended(error))
+    except (checkpoint.CheckpointError, fit.GeometryError, ModuleNotFoundError, PullError) as error:
+        sentence = ended(error) if isinstance(error, PullError) else f"{model}: {ended(error)}"
+        return Finding("what fits", "unknown, as its configuration can't be read", sentence)
     wide, narrow, narrowest = (size(fit.needs(geometry, name).total) for name in ("bfloat16", "fp8", "int4"))
     state = f"{model}{kind} needs {wide} at 16 bits, {narrow} at 8, {narrowest} at 4; {_free(host)}"
     stored = "fp8" if "quantization_config" in values else ""

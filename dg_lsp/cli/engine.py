@@ -25,7 +25,8 @@ from dg_lsp.client.engine import ConnectOptions, connect
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.pull import PullError
+from dg_lsp.engine.model.weights import fetch
+from dg_lsp.engine.model.weights.fetch import PullError
 from dg_lsp.wire import config, discovery, laptop, model_names
 from dg_lsp.wire.discovery import (
     ENGINE_COMMAND,
@@ -105,6 +106,7 @@ def run(
     detached: Annotated[bool, typer.Option(hidden=True, help="Write standard output and error to the log file.")] = False,
 ) -> None:
     """Run an engine in the foreground until it is stopped or unused. DG_LSP_ENGINE_TOKEN sets its token."""
+    from dg_lsp.engine.common.task import UserError
     from dg_lsp.engine.serve import daemon  # imported here, because the other commands need no server
     from dg_lsp.engine.serve.queue import Limits
 
@@ -117,7 +119,7 @@ def run(
     )
     try:
         daemon.run(options)
-    except daemon.DaemonError as error:
+    except UserError as error:
         _fail(str(error))
 
 
@@ -347,14 +349,9 @@ def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, fil
 
 
 def _from_hub(model: str, on_progress: OnProgress) -> Path:
-    from dg_lsp.engine.model.weights import fetch
-
     if not model_names.is_hub_id(model):
         raise PullError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
-    try:
-        return fetch.snapshot(model, on_progress)
-    except fetch.FetchError as error:
-        raise PullError(str(error)) from error
+    return fetch.snapshot(model, on_progress)
 
 
 # --- What the commands say and do

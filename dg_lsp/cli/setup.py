@@ -26,7 +26,7 @@ import typer
 from dg_lsp.cli import doctor, progress
 from dg_lsp.cli.doctor import Trial
 from dg_lsp.cli.engine import pull_first
-from dg_lsp.cli.options import command_group, complete_model, print_message, reports
+from dg_lsp.cli.options import command_group, complete_model, fail, print_message, reports
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends.fim import DIALECTS
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, outcome_of
@@ -35,8 +35,9 @@ from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import NAMES as BITS
 from dg_lsp.engine.model.fit import QUANTISED, Precision, of_config
 from dg_lsp.engine.model.fit import machine as fit_machine
-from dg_lsp.engine.model.pull import PullError
+from dg_lsp.engine.model.weights.fetch import PullError
 from dg_lsp.wire import config, extras, files, laptop, model_names, programs
+from dg_lsp.wire.config import ConfigError
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
@@ -49,12 +50,8 @@ VERSION = 1
 app = command_group()
 
 
-class SetupError(Exception):
-    """The setup can't go on. The message says why and what to do."""
-
-
 @app.command()
-@reports(SetupError, PullError, config.ConfigError)
+@reports(PullError, ConfigError)
 def setup(
     yes: Annotated[
         str, typer.Option(metavar="MODEL", help="Choose this model without asking.", autocompletion=complete_model)
@@ -418,7 +415,7 @@ _CUDA_SIZE = "about 5 GB on the disk"
 
 
 def _install(chosen: str, *, may_ask: bool) -> None:
-    """Install the packages that a model lacks; raise SetupError if something stays missing."""
+    """Install the packages that a model lacks; end the command if something stays missing."""
     absent, commands = doctor.lacking(chosen)
     if not absent:
         return
@@ -433,10 +430,10 @@ def _install(chosen: str, *, may_ask: bool) -> None:
     print_message(f"{laptop.resolve(chosen)} needs {names}. Not installed yet{needed}")
     is_refused = may_ask and _ask("Install it now? y or n", "y") not in ("y", "yes")
     if is_refused or not laptop.may_pull():
-        raise SetupError(f"nothing was changed; to install it yourself: {by_hand}")
+        fail(f"nothing was changed; to install it yourself: {by_hand}")
     for command in commands:
         if problem := install(command):
-            raise SetupError(f"{names} could not be installed: {problem}; {advice}; then run `dg-lsp setup` again")
+            fail(f"{names} could not be installed: {problem}; {advice}; then run `dg-lsp setup` again")
 
 
 def install(command: Sequence[str]) -> str:
@@ -464,18 +461,18 @@ def install(command: Sequence[str]) -> str:
 
 
 def write_model(path: Path, model: str) -> None:
-    """Set `engine.model` in a file, created if missing; raise SetupError if that fails."""
+    """Set `engine.model` in a file, created if missing; raise ConfigError if that fails."""
     new = prepare(path, model)
     try:
         files.write_output(path, new.encode(), new_mode=0o600)
     except OSError as error:
-        raise SetupError(f"{path} can't be written: {error.strerror or error}") from error
+        raise ConfigError(f"{path} can't be written: {error.strerror or error}") from error
 
 
 def prepare(path: Path, model: str) -> str:
     """Return a file's text with another `engine.model`, and create the file's folder.
 
-    Raises SetupError if the file can't be read, changed or written.
+    Raises ConfigError if the file can't be read, changed or written.
     """
     real, doing, old = Path(os.path.realpath(path)), "read", ""
     try:
@@ -484,16 +481,16 @@ def prepare(path: Path, model: str) -> str:
         new, doing = with_model(old, model, str(path)), "written"
         real.parent.mkdir(parents=True, exist_ok=True)
     except UnicodeDecodeError as error:
-        raise SetupError(f"{path} is not UTF-8; fix or remove it") from error
+        raise ConfigError(f"{path} is not UTF-8; fix or remove it") from error
     except OSError as error:
-        raise SetupError(f"{path} can't be {doing}: {error.strerror or error}") from error
+        raise ConfigError(f"{path} can't be {doing}: {error.strerror or error}") from error
     if problem := files.output_problem(path):
-        raise SetupError(f"{path} can't be written: {problem}")
+        raise ConfigError(f"{path} can't be written: {problem}")
     return new
 
 
 def with_model(text: str, model: str, name: str) -> str:
-    """Return a configuration file's text with another `engine.model`; raise SetupError naming the file."""
+    """Return a configuration file's text with another `engine.model`; raise ConfigError naming the file."""
     import tomlkit  # imported here because it takes 60 ms
     from tomlkit.exceptions import TOMLKitError
 
@@ -508,7 +505,7 @@ def with_model(text: str, model: str, name: str) -> str:
         new = tomlkit.dumps(document)
         values = [value for key, value in config.flat(tomllib.loads(new)) if config.squeezed(key) == "engine.model"]
     except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError, RecursionError) as error:
-        raise SetupError(f'{name} can\'t be changed: {error}. Fix it, or set engine.model = "{model}" by hand') from error
+        raise ConfigError(f'{name} can\'t be changed: {error}. Fix it, or set engine.model = "{model}" by hand') from error
     if values != [model]:  # only one key may set it
-        raise SetupError(f'{name} sets the model in an unusual way; set engine.model = "{model}" there by hand')
+        raise ConfigError(f'{name} sets the model in an unusual way; set engine.model = "{model}" there by hand')
     return mark + new

@@ -160,9 +160,9 @@ def test_configuration_files_are_reported_with_their_problems(
     ("n_bytes", "state", "advice"),
     [
         (None, "PATH is a llama model of 1 MB, which is converted on first use. It needs ", ""),
-        (-1000, "unknown, as the file can't be read", "PATH is cut short."),
-        (300, "unknown, as the file can't be read", "PATH is cut short."),
-        (3, "unknown, as the file can't be read", "PATH is not a GGUF file."),
+        (-1000, "unknown, as its configuration can't be read", "PATH is cut short."),
+        (300, "unknown, as its configuration can't be read", "PATH is cut short."),
+        (3, "unknown, as its configuration can't be read", "PATH is not a GGUF file."),
     ],
 )
 def test_a_gguf_file_is_described_without_a_conversion(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import journal as journals
-from dg_lsp.batch.journal import Journal, JournalError
+from dg_lsp.batch.journal import Journal
+from dg_lsp.batch.plan import PlanError
 from dg_lsp.core.values import Calibrated, Document, Edit, Hole, InfillRequest, Ranked, Snippet, Span
 from dg_lsp.infill.fill import Fill
 
@@ -94,13 +95,13 @@ def test_only_the_user_can_read_it(tmp_path: Path) -> None:
 
 def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("x = 1")
-    with pytest.raises(JournalError, match="is not as an earlier run left it"):
+    with pytest.raises(PlanError, match="is not as an earlier run left it"):
         Journal(tmp_path / "code.py")
     assert (tmp_path / "code.py").read_text() == "x = 1"
 
 
 def test_a_file_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="there is no folder"):
+    with pytest.raises(PlanError, match="there is no folder"):
         Journal(tmp_path / "no" / "folder" / "j")
 
 

@@ -20,12 +20,13 @@ from typer.testing import CliRunner, Result
 
 from dg_lsp.cli import main as cli
 from dg_lsp.cli import setup
-from dg_lsp.cli.setup import Gpu, Hardware, Offer, SetupError, served
+from dg_lsp.cli.setup import Gpu, Hardware, Offer, served
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.backends import http_client
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.wire import extras, laptop
+from dg_lsp.wire.config import ConfigError
 from dg_lsp.wire.laptop import LaptopModel
 from tests import marked
 from tests.engine.backends_kit import serving
@@ -350,7 +351,7 @@ def test_the_model_is_written_into_every_kind_of_file(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["engine = 3\n", "[engine\n", '"engine.model" = "x"\n', '[Engine]\nmodel = "x"\n'])
 def test_a_file_that_sets_the_model_in_an_unusual_way_is_not_changed(text: str) -> None:
-    with pytest.raises(SetupError, match=r"config\.toml .* by hand"):
+    with pytest.raises(ConfigError, match=r"config\.toml .* by hand"):
         setup.with_model(text, "embedded", "config.toml")
 
 

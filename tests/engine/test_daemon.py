@@ -202,14 +202,15 @@ WITHOUT_ENGINE = """
 import sys
 for name in ("torch", "transformers", "tokenizers", "safetensors", "numpy"):
     sys.modules[name] = None
-from dg_lsp.engine.serve.daemon import DaemonError, load
+from dg_lsp.engine.common.task import UserError
+from dg_lsp.engine.serve.daemon import load
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 filler = load(EngineId("fim:llama:http://127.0.0.1:9"), EngineSettings(), lambda _text, _share: None)
 print(type(filler).__name__)
 for model in ("embedded", "vllm:http://127.0.0.1:9"):
     try:
         load(EngineId(model), EngineSettings(), lambda _text, _share: None)
-    except DaemonError as error:
+    except UserError as error:
         print(error)
 """
 

@@ -30,8 +30,9 @@ from dg_lsp.engine.causal.layout import CausalProfile
 from dg_lsp.engine.common import loading, rank
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit import PROJECTIONS
-from dg_lsp.engine.model.pull import PullError, conversion, file, pulling
+from dg_lsp.engine.model.pull import conversion, file, pulling
 from dg_lsp.engine.model.weights import checkpoint
+from dg_lsp.engine.model.weights.fetch import PullError
 from dg_lsp.wire import config, laptop
 from dg_lsp.wire.config import ConfigError
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part

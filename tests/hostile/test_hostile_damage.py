@@ -24,9 +24,11 @@ from dg_lsp.cli import setup
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
-from dg_lsp.engine.model.pull import PullError, pulling
+from dg_lsp.engine.model.pull import pulling
+from dg_lsp.engine.model.weights.fetch import PullError
 from dg_lsp.server import offers
 from dg_lsp.wire import laptop
+from dg_lsp.wire.config import ConfigError
 from dg_lsp.wire.laptop import LaptopModel
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import FILLED, run
@@ -371,7 +373,7 @@ def test_setup_changes_only_the_model_of_its_file(root: Path, kind: str) -> None
     with only(root, str(real), *([] if real.parent.exists() else [str(real.parent)])):
         try:
             setup.write_model(Path(target), "embedded")
-        except setup.SetupError:
+        except ConfigError:
             is_written = False
     if is_written:
         assert real.read_bytes().replace(b'model = "embedded"\n', b"").startswith(before)

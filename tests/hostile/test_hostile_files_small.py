@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from lsprotocol import types as lsp
 
-from dg_lsp.batch.journal import Journal, JournalError
+from dg_lsp.batch.journal import Journal
+from dg_lsp.batch.plan import PlanError
 from dg_lsp.cli import main as cli
 from dg_lsp.core.values import Calibrated, Document, Edit, Hole, Span
 from dg_lsp.engine.backends.remote import to_probability
@@ -74,7 +75,7 @@ def test_a_full_disk_is_said_of_the_journal(tmp_path: Path, room: int) -> None:
         journal.add(DOCUMENT, HOLE, FILLS)
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
         try:
-            with pytest.raises(JournalError, match=f"^{path} can't be written: "):
+            with pytest.raises(PlanError, match=f"^{path} can't be written: "):
                 journal.add(DOCUMENT, HOLE, FILLS)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.model.pull import PullError, conversion, pulling
+from dg_lsp.engine.model.pull import conversion, pulling
+from dg_lsp.engine.model.weights.fetch import PullError
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
 from tests.engine import laptop_kit

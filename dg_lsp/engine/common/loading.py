@@ -27,7 +27,7 @@ from dg_lsp.engine.model.cores import Cores
 from dg_lsp.engine.model.fit import CHOSEN, LLAMA_TYPES, QUANTISED, SMALL, LlamaSizes, Precision, llama_sizes, machine
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint, fetch, llama
-from dg_lsp.engine.model.weights.fetch import Meter
+from dg_lsp.engine.model.weights.fetch import Meter, PullError
 from dg_lsp.wire import files, laptop
 from dg_lsp.wire.model_names import GGUF, folder_of, is_hub_id
 from dg_lsp.wire.settings import DEVICES
@@ -260,7 +260,7 @@ def find(name: str, *, on_progress: OnProgress = lambda _text, _share: None) -> 
     except RuntimeError as error:
         raise LoadError(f"there is no model folder {name}: there is no user of that name") from error
     if folder_of(name) is not None and folder.suffix.lower() == GGUF and folder.is_file():
-        from dg_lsp.engine.model.pull import PullError, file  # few models are such files
+        from dg_lsp.engine.model.pull import file  # few models are such files
 
         try:
             return file.folder_of(folder, on_progress)
@@ -277,7 +277,7 @@ def find(name: str, *, on_progress: OnProgress = lambda _text, _share: None) -> 
         )
     try:
         return fetch.snapshot(name, on_progress)
-    except fetch.FetchError as error:
+    except PullError as error:
         raise LoadError(str(error)) from error
 
 

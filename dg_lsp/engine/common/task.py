@@ -25,7 +25,7 @@ OnProgress = Callable[[str, float], None]  # reports progress: a message and a f
 
 
 class UserError(Exception):
-    """A request can't be served or a model can't be loaded, for a reason that the user can fix.
+    """A request can't be served, a model not be loaded or an engine not run, for a reason that the user can fix.
 
     The message is a sentence for the user without any of their code. The worker sends it, and logs no traceback of it. The same
     request may succeed after `retry_s` seconds; 0.0 if that is unknown.

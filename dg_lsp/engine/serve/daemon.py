@@ -50,10 +50,6 @@ LOOK_EVERY_S = 5.0
 USUAL_FILLER = "dg_lsp.engine.backends:load_filler"
 
 
-class DaemonError(UserError):
-    """The engine can't run; the message is a sentence for the user."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """The options of an engine process. `port` adds a loopback port for clients without Unix sockets; -1: none, 0: any."""
@@ -102,7 +98,7 @@ def next_action(
 
 
 def run(options: RunOptions) -> None:
-    """Serve requests until a shutdown request or until unused; raise DaemonError when the engine can't run."""
+    """Serve requests until a shutdown request or until unused; raise UserError when the engine can't run."""
     if options.detached:
         _forget_starters_signals()
     try:
@@ -114,7 +110,7 @@ def run(options: RunOptions) -> None:
         finally:
             lock.release()
     except DiscoveryError as error:
-        raise DaemonError(str(error)) from error
+        raise UserError(str(error)) from error
 
 
 def _forget_starters_signals() -> None:
@@ -155,9 +151,9 @@ def _run(files: EngineFiles, options: RunOptions) -> None:
         address, listeners = _listen(files, options)
         token = os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(32)
         if not discovery.is_token(token):
-            raise DaemonError(f"{TOKEN_VARIABLE} must consist of ASCII letters, digits and punctuation, without spaces")
+            raise UserError(f"{TOKEN_VARIABLE} must consist of ASCII letters, digits and punctuation, without spaces")
         if len(token) < MIN_TOKEN_CHARS:
-            raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; create one with {MAKE_TOKEN}")
+            raise UserError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; create one with {MAKE_TOKEN}")
         # A process that ends by itself removes its state. Writing our own says what is wrong with a state that can't be read.
         with contextlib.suppress(DiscoveryError):
             if (before := discovery.read_state(files)) is not None:
@@ -168,7 +164,7 @@ def _run(files: EngineFiles, options: RunOptions) -> None:
         discovery.write_state(files, state)
         log.info("process %d serves %s", os.getpid(), options.engine_id.model)
         asyncio.run(_serve(options, files, state, listeners, stop))
-    except DaemonError:
+    except UserError:
         raise
     except Exception:
         log.exception("the engine fails")
@@ -196,7 +192,7 @@ def load(engine_id: EngineId, settings: EngineSettings, on_progress: OnProgress)
     except ModuleNotFoundError as error:
         name = error.name or module
         remedy = f"install the engine's parts with: {install_command('engine')}"
-        raise DaemonError(f"{name} is not installed; {remedy}") from error
+        raise UserError(f"{name} is not installed; {remedy}") from error
     return filler
 
 
@@ -292,7 +288,7 @@ def _take_lock(files: EngineFiles, options: RunOptions) -> discovery.Lock:
         # The lock's owner may be exiting, because our client could not reach it. An owner that listens is not exiting.
         if time.monotonic() >= give_up or (state is not None and _listens(state.address)):
             who = f" (process {state.pid})" if state else ""
-            raise DaemonError(f"an engine for {options.engine_id.model} is already running{who}")
+            raise UserError(f"an engine for {options.engine_id.model} is already running{who}")
         time.sleep(0.05)
     return lock
 
@@ -304,7 +300,7 @@ def _listens(address: str) -> bool:
 
 
 def _listen(files: EngineFiles, options: RunOptions) -> tuple[str, list[socket.socket]]:
-    """Return the address for the state file and the listening sockets; raise DaemonError or DiscoveryError."""
+    """Return the address for the state file and the listening sockets; raise UserError or DiscoveryError."""
     path = discovery.socket_path(files)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
@@ -328,7 +324,7 @@ def _listen(files: EngineFiles, options: RunOptions) -> tuple[str, list[socket.s
             for other in [listener, *listeners]:
                 other.close()
             _remove(files, address)
-            raise DaemonError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
+            raise UserError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
         listeners.append(listener)
     for listener in listeners:
         listener.listen(BACKLOG)

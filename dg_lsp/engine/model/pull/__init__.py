@@ -3,9 +3,3 @@
 In: a name of `wire.laptop`. Out: a folder in the user's data folder. Knows the hub, the package index that pip is configured
 with, and GGUF. Imports no torch, and knows nothing of passes or requests.
 """
-
-from __future__ import annotations
-
-
-class PullError(Exception):
-    """A model can't be pulled. The message is a sentence, without its full stop."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.pull.conversion import GgufError, convert, described
+from dg_lsp.engine.model.weights.fetch import PullError
 from dg_lsp.wire import files, laptop
 from dg_lsp.wire.discovery import DiscoveryError, hold
 

@@ -28,9 +28,8 @@ from typing import BinaryIO
 
 from dg_lsp.core import wording
 from dg_lsp.core.wording import size
-from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.pull.conversion import GgufError, convert
-from dg_lsp.engine.model.weights.fetch import Meter, bar_for
+from dg_lsp.engine.model.weights.fetch import Meter, PullError, bar_for
 from dg_lsp.wire import files, laptop, programs
 from dg_lsp.wire.discovery import DiscoveryError, hold
 from dg_lsp.wire.laptop import LaptopModel, Part

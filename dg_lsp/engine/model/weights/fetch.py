@@ -85,12 +85,12 @@ WORKERS = 4
 SPARE_BYTES = 1 << 30  # left free on the disk
 
 
-class FetchError(Exception):
-    """A model can't be fetched; the message is a sentence."""
+class PullError(Exception):
+    """A model can't be fetched or converted. The message is a sentence, without its full stop."""
 
 
 def config_values(name: str) -> dict[str, Any]:
-    """Return the values of a hub model's `config.json`; only that file is fetched. Raises FetchError.
+    """Return the values of a hub model's `config.json`; only that file is fetched. Raises PullError.
 
     The name may end with `@REVISION`.
     """
@@ -99,14 +99,14 @@ def config_values(name: str) -> dict[str, Any]:
     try:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise FetchError(f"the {CONFIG} of {name} can't be read: {error}") from error
+        raise PullError(f"the {CONFIG} of {name} can't be read: {error}") from error
     if problem := type_problem(values.get("model_type") if isinstance(values, dict) else None):
-        raise FetchError(f"{name} is {problem}, so it was not fetched")
+        raise PullError(f"{name} is {problem}, so it was not fetched")
     return dict(values)
 
 
 def snapshot(name: str, on_progress: Callable[[str, float], None] = lambda _text, _share: None) -> Path:
-    """Return the complete folder of a hub model, named as in `config_values`. Raises FetchError.
+    """Return the complete folder of a hub model, named as in `config_values`. Raises PullError.
 
     `on_progress` receives the progress.
     """
@@ -150,29 +150,29 @@ def _check_disk(name: str, missing_bytes: int) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if missing_bytes + SPARE_BYTES > free:
-        raise FetchError(
+        raise PullError(
             f"{name} still needs {size(missing_bytes)}, and {size(free)} are free in {folder}; free some space, or set "
             "HF_HUB_CACHE to a folder on another disk"
         )
 
 
 def _hub(name: str, call: Callable[[Any], Any]) -> Any:
-    """Return the result of a call of the hub's library; raise its errors as FetchError with one sentence."""
+    """Return the result of a call of the hub's library; raise its errors as PullError with one sentence."""
     try:
         import huggingface_hub as hub
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ModuleNotFoundError as error:
-        raise FetchError(f"{name} can't be fetched: {error.name} is not installed") from error
+        raise PullError(f"{name} can't be fetched: {error.name} is not installed") from error
     # The library warns about each attempt. Our final sentence says the same.
     huggingface_hub.utils.logging.set_verbosity_error()
     try:
         return call(hub)
-    except FetchError:
+    except PullError:
         raise
     except Exception as error:  # an error of the network, the disk or the hub
         reason = wording.reason(error)
-        raise FetchError(f"{name} can't be fetched from the hub ({reason}); write a folder as a path: ./{name}") from error
+        raise PullError(f"{name} can't be fetched from the hub ({reason}); write a folder as a path: ./{name}") from error
 
 
 def bar_for(meter: Meter) -> type:
