@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import (
@@ -214,3 +215,8 @@ def _shake(model: Any) -> None:
                 parameter.mul_(1 + 0.2 * torch.randn_like(parameter))
         for layer in model.model.decoder.layers:
             layer.self_attn.q_norm.weight.fill_(0.2)
+
+
+def dump_profile(profile: Any) -> str:
+    """Return a profile as the text of its file."""
+    return json.dumps(msgspec.to_builtins(profile), indent=2) + "\n"

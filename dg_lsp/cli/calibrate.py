@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +16,10 @@ from dg_lsp.cli.options import command_group, model_option, print_message, repor
 from dg_lsp.engine import backends
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.task import Filler, UserError
-from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.evaluate import make
 from dg_lsp.evaluate import tasks as tasks_files
 from dg_lsp.evaluate.tasks import EvalError, Task
-from dg_lsp.wire import config, files, model_names
+from dg_lsp.wire import config, model_names
 from dg_lsp.wire.config import stays_local
 
 if TYPE_CHECKING:
@@ -40,10 +39,6 @@ def calibrate(
     holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes to fill.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,
     device: Annotated[str, setting_option("device")] = "auto",
-    into: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write the result into this checkpoint's profile instead, for a release."),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only measure the calibration in use; fit and write nothing.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Only remove the model's calibration.")] = False,
@@ -55,7 +50,7 @@ def calibrate(
     """
     from dg_lsp.evaluate.fitting import fitted, samples  # needs numpy
 
-    name = _name(model, into)
+    name = _name(model)
     # Before the model, whose loading leaves a current folder that was removed.
     cut_tasks = [] if forget else _tasks(name, repo, tasks, holes, seed)
     try:
@@ -83,28 +78,16 @@ def calibrate(
     with progress.counts("fitting", 1, elsewhere=print_message):
         result = fitted(answers, seed, used)
     facts = {"model": name, "seed": seed, "dg_lsp": __version__}
-    stored = None if check else _stored(filler, result, into, facts)
+    stored = None if check else _stored(filler, result, facts)
     _show(name, result, stored, as_json=as_json)
 
 
-def _name(model: str, into: Path | None) -> str:
-    """Return the model's name; raise EvalError if its calibration can't be written."""
+def _name(model: str) -> str:
     configured, problems = config.read()
     for problem in problems:
         print_message(problem)
-    name = configured.model(model or (str(into) if into else ""))
-    if into is not None and model_names.is_remote(name):
-        raise EvalError(f"--into needs a checkpoint's folder, and {name} is a remote model; leave --into out")
-    if into is not None and not (into / "config.json").is_file():
-        raise EvalError(f"{into} is not a checkpoint: it has no config.json")
-    if into is not None and (problem := files.output_problem(into / checkpoint.PROFILE, _is_object)):
-        raise EvalError(f"--into {into}: {checkpoint.PROFILE} can't be written: {problem}")
     # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
-    return model_names.full(name)
-
-
-def _is_object(head: bytes) -> bool:
-    return head.lstrip().startswith(b"{")
+    return model_names.full(configured.model(model))
 
 
 def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> list[Task]:
@@ -128,21 +111,12 @@ def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> l
     return cut if file else with_small_files(cut, seed)
 
 
-def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, object]) -> Path:
+def _stored(filler: Filler, result: Fitted, facts: dict[str, object]) -> Path:
     """Write the calibration to the file that the engine reads, and return that file. Raises EvalError."""
     assert filler.calibrations is not None
+    assert filler.calibrations.model is not None
+    figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}
     try:
-        if into is not None:
-            from dg_lsp.engine.common.local import LocalFiller  # needs torch, which a remote model does not
-
-            assert isinstance(filler, LocalFiller)  # a folder's model runs here
-            target, used = into / checkpoint.PROFILE, filler.loaded.profile
-            files.write_output(
-                target, checkpoint.dump_profile(replace(used, calibration=result.calibration)).encode(), is_own=_is_object
-            )
-            return target
-        assert filler.calibrations.model is not None
-        figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}
         return calibration_store.write(filler.calibrations.model, result.calibration, {**facts, **figures})
     except OSError as error:
         raise EvalError(f"the calibration can't be written to {error.filename}: {(error.strerror or '').lower()}") from error

@@ -32,9 +32,8 @@ from dg_lsp.engine.backends.vllm import (
 )
 from dg_lsp.engine.diffusion.layout import CanvasProfile, Sampling
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.engine.model.weights.checkpoint import dump_profile
 from dg_lsp.wire.config import Config
-from tests.checkpoints import gemma_like_tokenizer
+from tests.checkpoints import dump_profile, gemma_like_tokenizer
 from tests.engine.backends_kit import BODY, LINE, Judge, Recorder, StandIn, own_judge, request, rules, serving
 from tests.engine.engine_kit import finish, wait_until
 

@@ -40,6 +40,7 @@ from dg_lsp.engine.model.fit import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.vocabulary import Vocabulary, tokenizer_values
 from dg_lsp.engine.model.weights import checkpoint
 from tests import marked
+from tests.checkpoints import dump_profile
 from tests.engine import reference_published as reference
 from tests.engine.engine_kit import finish
 
@@ -475,7 +476,7 @@ def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: MaskedFiller, mo
 
 
 def test_profile_of_masks_survives_its_file() -> None:
-    assert checkpoint.parse_profile(MaskedProfile, json.loads(checkpoint.dump_profile(DREAMON))) == DREAMON
+    assert checkpoint.parse_profile(MaskedProfile, json.loads(dump_profile(DREAMON))) == DREAMON
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,11 @@ from dg_lsp.engine.common.task import Filler
 from dg_lsp.engine.diffusion.layout import CanvasProfile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint
-from dg_lsp.engine.model.weights.checkpoint import dump_profile
 from dg_lsp.evaluate import fitting, tasks
 from dg_lsp.evaluate.fitting import Judged, Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire.config import Config
-from tests.checkpoints import gemma_like_tokenizer
+from tests.checkpoints import dump_profile, gemma_like_tokenizer
 from tests.engine.backends_kit import rules, serving
 from tests.evaluate.noisy_servers import NoisyVllm, numbered, openai, openai_that_knows
 
@@ -197,7 +196,6 @@ def test_an_unreachable_server_is_reported_in_one_sentence(repo: tuple[Path, dic
     ("arguments", "sentence"),
     [
         (("--repo", "/no/such/folder"), "/no/such/folder is not a folder"),
-        (("--into", "/no/such/folder"), "leave --into out"),
         (("--tasks", "/no/such/file"), "can't be read"),
     ],
 )
@@ -208,7 +206,7 @@ def test_bad_input_is_reported_in_one_sentence(arguments: tuple[str, ...], sente
 
 
 @pytest.mark.slow
-def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout: Path, tmp_path: Path) -> None:
+def test_a_local_checkpoint_is_calibrated_on_tasks_of_a_file(trained_layout: Path, tmp_path: Path, own_folder: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     for path in trained_layout.iterdir():
@@ -222,10 +220,9 @@ def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout
     own = [replace(task, answer=written(filler, task)) if place % 2 else task for place, task in enumerate(holes)]
     assert sum(bool(task.answer) for task in own) > 50
     tasks.write(tmp_path / "own.jsonl", own)
-    code, out, err = run("--tasks", str(tmp_path / "own.jsonl"), "--into", str(folder), "--device", "cpu")
+    code, out, err = run("--tasks", str(tmp_path / "own.jsonl"), "--model", str(folder), "--device", "cpu")
     assert code == 0, err
-    assert f"Stored in {folder / 'dg_lsp.json'}" in out
-    assert causal_profile(folder).calibration is not None
+    assert f"Stored in {own_folder}" in out
     assert isinstance(best(backends.load_filler(str(folder)), holes[0]), Calibrated)
 
 

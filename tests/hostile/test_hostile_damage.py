@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from dg_lsp.batch import report
-from dg_lsp.cli import main as cli
 from dg_lsp.cli import setup
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import calibration_store
@@ -378,20 +376,6 @@ def test_setup_changes_only_the_model_of_its_file(root: Path, kind: str) -> None
     if is_written:
         assert real.read_bytes().replace(b'model = "embedded"\n', b"").startswith(before)
     assert is_written or kind in KEPT
-
-
-@pytest.mark.parametrize("kind", KEPT)
-def test_calibrate_replaces_only_a_profile(root: Path, kind: str) -> None:
-    target = KEPT[kind](b"{}")
-    if not os.path.lexists(target) or target.startswith((".", "/")):
-        pytest.skip("it has no name of its own")
-    Path("checkpoint").mkdir()
-    Path("checkpoint/config.json").write_text("{}")
-    Path(target.rstrip("/")).rename("checkpoint/dg_lsp.json")
-    with only(root):
-        result = CliRunner().invoke(cli.app, ["calibrate", "--into", "checkpoint"])
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
 
 
 OUR_FILES = (

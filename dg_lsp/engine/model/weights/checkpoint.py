@@ -190,7 +190,3 @@ def _check_settings(kind: Any, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if is_dataclass(known[name]) and isinstance(value, dict):
             _check_settings(known[name], value)
-
-
-def dump_profile(profile: Any) -> str:
-    return json.dumps(msgspec.to_builtins(profile), indent=2) + "\n"
