@@ -242,10 +242,8 @@ class Link:
                 return EngineError(problem.message)
 
 
-async def reach(
-    state: State, on_change: Callable[[Link], None], *, uses: bool = True, first_word_s: float = SILENCE_S
-) -> Link | None:
-    """Return a link to a running engine, with a lease if the client `uses` it; None when no engine responds.
+async def reach(state: State, on_change: Callable[[Link], None], *, first_word_s: float = SILENCE_S) -> Link | None:
+    """Return a link to a running engine; None when no engine responds.
 
     Raises DiscoveryError, and SilentError when the process runs but sends nothing within `first_word_s`.
     """
@@ -255,7 +253,7 @@ async def reach(
             reader, writer = await asyncio.open_unix_connection(state.address, limit=MAX_BODY_BYTES)
     except OSError:
         return None
-    writer.write(stream.hello(state.token, uses=uses))
+    writer.write(stream.hello(state.token, uses=True))
     link = Link(state, reader, writer, on_change, first_word_s)
     try:
         await asyncio.shield(link._opened)  # set when the engine has sent its state
@@ -269,19 +267,11 @@ async def reach(
 
 
 async def ask_to_end(state: State) -> bool:
-    """Ask an engine to end when no client uses it; return whether it is idle already. Raises SilentError."""
-    link = await reach(state, lambda _link: None, uses=False)
-    if link is None:
-        return False
-    try:
-        before = await link.call("shutdown", {"when": "idle"})
+    """Ask an engine to end when no client uses it; return whether it is idle already, False if it does not answer."""
+    with contextlib.suppress(OSError, WireError, discovery.DiscoveryError):
+        before = await asyncio.to_thread(discovery.call, state, "shutdown", {"when": "idle"})
         return not (before.integer("leases", 0) or before.integer("requests", 0))
-    except (EngineError, LinkLostError, WireError) as error:
-        if link.is_silent:
-            raise SilentError(state) from error
-        return False
-    finally:
-        await link.close()
+    return False
 
 
 def kill(state: State) -> bool:
