@@ -20,7 +20,7 @@ from typing import Any
 
 from dg_lsp.batch import cluster, discover, keep, plan, report
 from dg_lsp.batch import write as writing
-from dg_lsp.batch.check import Check, CheckLimits, Copies, open_copies
+from dg_lsp.batch.check import Check, Copies, open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
@@ -248,8 +248,7 @@ async def fill(
     options: Options, file_plans: Sequence[FilePlan], answers: Journal, connect: Connect, front: Front
 ) -> list[FileResult]:
     """Fill the holes and return the result of each file, in order. Writes nothing."""
-    limits = CheckLimits(options.check_timeout, options.check_memory)
-    check = Check(options.check, limits) if options.check else None
+    check = Check(options.check, seconds=options.check_timeout, memory_mb=options.check_memory) if options.check else None
     n_left = sum(len(each.holes) for each in file_plans)
     with (
         front.progress(n_left) as (on_progress, done),

@@ -48,24 +48,6 @@ _STOPPED = re.compile(r"^!+ [^!\n]*stopping after \d+ failures? !+$", re.MULTILI
 
 
 @dataclass(frozen=True, slots=True)
-class CheckLimits:
-    """The limits of one check: seconds, and MiB of memory for all its processes together (0: no limit).
-
-    Without `seconds`, a check may take `MOST_S`. Once one has passed, or tests of one have, the next ones may take `TIMES` as
-    long as that, and at least `LEAST_S`: a fill may loop for ever, and each candidate that does would cost ten minutes.
-    """
-
-    seconds: float | None = None
-    memory_mb: int = 0
-
-    def after(self, longest_s: float) -> CheckLimits:
-        """Return the limits of the next check, if the longest one before took this long (0: there is none)."""
-        if self.seconds is not None:
-            return self
-        return replace(self, seconds=min(MOST_S, max(LEAST_S, TIMES * longest_s)) if longest_s else MOST_S)
-
-
-@dataclass(frozen=True, slots=True)
 class Tests:
     """What pytest reported: the tests that passed, and the failing ones with the text of their failure."""
 
@@ -89,11 +71,23 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The user's command, its limits, and its working folder, as a path in the original project."""
+    """The user's command, its working folder, as a path in the original project, and its limits.
+
+    These are seconds, and MiB of memory for all its processes together (0: no limit). Without `seconds`, a check may take
+    `MOST_S`. Once one has passed, or tests of one have, the next ones may take `TIMES` as long as that, and at least `LEAST_S`:
+    a fill may loop for ever, and each candidate that does would cost ten minutes.
+    """
 
     command: str
-    limits: CheckLimits = field(default_factory=CheckLimits)
     folder: Path = field(default_factory=lambda: Path(programs.here()))
+    seconds: float | None = None
+    memory_mb: int = 0
+
+    def after(self, longest_s: float) -> Check:
+        """Return the next check, if the longest one before took this long (0: there is none)."""
+        if self.seconds is not None:
+            return self
+        return replace(self, seconds=min(MOST_S, max(LEAST_S, TIMES * longest_s)) if longest_s else MOST_S)
 
 
 async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ()) -> Verdict:
@@ -107,14 +101,14 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
     mark = uuid.uuid4().hex
     folder = copy.path_of(check.folder) if check.folder.is_relative_to(copy.original) else copy.root
     folder.mkdir(parents=True, exist_ok=True)
-    command = _limited(check.command.replace("{}", shlex.quote(str(copy.path_of(path)))), check.limits)
+    command = _limited(check.command.replace("{}", shlex.quote(str(copy.path_of(path)))), check.memory_mb)
     with log.open("wb") as output:
         # A file, not a pipe: a left-over process would keep a pipe open.
         environment = {**_environment(check.command, copy, path, report, tests), MARK: mark}
         began = time.monotonic()
         process = await _started(command, folder, private, output.fileno(), environment)
         try:
-            problem = await _watched(process, check.limits, log)
+            problem = await _watched(process, check, log)
             took_s = 0.0 if problem else time.monotonic() - began
         finally:
             _end(process.pid, mark, private)
@@ -170,15 +164,15 @@ def _keys(command: str) -> dict[str, str]:
     return {name: value for name, value in programs.keys().items() if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", command)}
 
 
-def _limited(command: str, limits: CheckLimits) -> str:
+def _limited(command: str, memory_mb: int) -> str:
     """Return shell code that sets the limits of each process and then runs the command."""
     lines = ["ulimit -c 0"]
-    if limits.memory_mb and sys.platform == "linux":
+    if memory_mb and sys.platform == "linux":
         import resource
 
         # RLIMIT_DATA, not RLIMIT_AS: runtimes such as Go's and Node's reserve much more address space than they use.
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        n_bytes = limits.memory_mb * _MIB
+        n_bytes = memory_mb * _MIB
         lines.append(f"ulimit -d {(n_bytes if hard < 0 else min(n_bytes, hard)) // 1024}")
     return "\n".join([*lines, command])
 
@@ -207,10 +201,10 @@ async def _started(
         raise
 
 
-async def _watched(process: asyncio.subprocess.Process, limits: CheckLimits, log: Path) -> str:
+async def _watched(process: asyncio.subprocess.Process, check: Check, log: Path) -> str:
     """Wait for the process; return "" when it has ended, or a sentence if it exceeds a limit."""
     ending = asyncio.ensure_future(process.wait())
-    seconds = MOST_S if limits.seconds is None else limits.seconds
+    seconds = MOST_S if check.seconds is None else check.seconds
     left_s = seconds
     try:
         while True:
@@ -222,8 +216,8 @@ async def _watched(process: asyncio.subprocess.Process, limits: CheckLimits, log
                 return f"the check took longer than {seconds:g} s"
             if log.stat().st_size > MAX_OUTPUT_BYTES:
                 return f"the check printed more than {MAX_OUTPUT_BYTES // _MIB} MiB"
-            if limits.memory_mb and _memory_mb(process.pid) > limits.memory_mb:
-                return f"the check took more than {limits.memory_mb} MiB of memory"
+            if check.memory_mb and _memory_mb(process.pid) > check.memory_mb:
+                return f"the check took more than {check.memory_mb} MiB of memory"
     finally:
         ending.cancel()
 
@@ -389,8 +383,7 @@ class Prober:
         self.copy.restore()
         self.copy.put(source.path, values.apply(source.document.text, tuple(edits)).encode())
         try:
-            limited = replace(self.check, limits=self.check.limits.after(self._longest_s))
-            verdict = await run(limited, self.copy, source.path, tests)
+            verdict = await run(self.check.after(self._longest_s), self.copy, source.path, tests)
             # A check that fails early, as at an import, says nothing about how long one takes that passes.
             if not verdict.problem or (verdict.tests and verdict.tests.passed):
                 self._longest_s = max(self._longest_s, verdict.took_s)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import check, git, scratch
-from dg_lsp.batch.check import Check, CheckLimits, Verdict
+from dg_lsp.batch.check import Check, Verdict
 from tests.batch.test_batch_process import SCRIPTED, environment
 from tests.processes import is_gone
 
@@ -30,11 +30,11 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def verdict(root: Path, command: str, limits: CheckLimits | None = None) -> Verdict:
+def verdict(root: Path, command: str, seconds: float | None = None, memory_mb: int = 0) -> Verdict:
     with scratch.directory() as folder:
         copy, problems = scratch.copy(root, folder / "0")
         assert not problems
-        return asyncio.run(check.run(Check(command, limits or CheckLimits(), root), copy, root / "a.py"))
+        return asyncio.run(check.run(Check(command, root, seconds, memory_mb), copy, root / "a.py"))
 
 
 def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_hanging_check_is_ended_with_its_child_processes(project: Path, tmp_pa
     # One child process in the check's group, and one outside of it.
     command = f"sleep 1000 & echo $! > {pids}; setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & wait"
     while True:
-        assert verdict(project, command, CheckLimits(0.5)).problem == "the check took longer than 0.5 s"
+        assert verdict(project, command, 0.5).problem == "the check took longer than 0.5 s"
         numbers = (tmp_path / "pids").read_text().split()
         if len(numbers) == 2:  # on a busy machine the second may not have started
             break
@@ -83,10 +83,10 @@ def test_processes_that_a_check_leaves_running_are_ended(project: Path, tmp_path
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded on Linux alone")
 def test_a_check_that_takes_too_much_memory_ends(project: Path) -> None:
     python = shlex.quote(sys.executable)
-    assert "MemoryError" in verdict(project, f"{python} -c 'x = bytearray(900 << 20)'", CheckLimits(60, 300)).problem
+    assert "MemoryError" in verdict(project, f"{python} -c 'x = bytearray(900 << 20)'", 60, 300).problem
     # Each process is below the limit, but all together are above it.
     one = f"{python} -c 'import time; x = bytearray(b\"1\") * (80 << 20); time.sleep(1000)'"
-    assert verdict(project, " & ".join([one] * 4) + " & wait", CheckLimits(600, 200)).problem == (
+    assert verdict(project, " & ".join([one] * 4) + " & wait", 600, 200).problem == (
         "the check took more than 200 MiB of memory"
     )
 

@@ -15,7 +15,7 @@ import pytest
 
 from dg_lsp import OUT_OF_MEMORY
 from dg_lsp.batch import check, keep
-from dg_lsp.batch.check import Check, CheckLimits
+from dg_lsp.batch.check import Check
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
@@ -49,7 +49,6 @@ def checked(
     command: str,
     *files: tuple[FilePlan, Sequence[Sequence[str]]],
     rule: Options | None = None,
-    limits: CheckLimits | None = None,
     further: Retry | None = None,
     n_jobs: int = 1,
 ) -> list[FileResult]:
@@ -58,7 +57,7 @@ def checked(
     before = snapshot(root)
 
     async def run() -> list[FileResult]:
-        with check.open_copies(Check(command, limits or CheckLimits(), root), n_jobs, pytest.fail) as copies_of_run:
+        with check.open_copies(Check(command, root), n_jobs, pytest.fail) as copies_of_run:
             results = await asyncio.gather(
                 *(keep.keep(plan, answers(plan, *choices, further=further), rule, copies_of_run) for plan, choices in files)
             )
@@ -136,7 +135,7 @@ def test_a_check_that_failed_early_does_not_limit_one_that_passes(tmp_path: Path
     [(5.0, 900.0, 5.0), (None, 0.0, 600.0), (None, 2.0, 60.0), (None, 12.0, 120.0), (None, 99.0, 600.0)],
 )
 def test_a_check_may_take_ten_times_as_long_as_before(seconds: float | None, longest_s: float, allowed_s: float) -> None:
-    assert CheckLimits(seconds, 7).after(longest_s) == CheckLimits(allowed_s, 7)
+    assert Check("x", Path(), seconds, 7).after(longest_s) == Check("x", Path(), allowed_s, 7)
 
 
 def test_a_fill_that_its_own_tests_reject_costs_no_run_of_all_tests(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from dg_lsp.engine.backends.vllm import (
     MAX_ROWS,
     SERVED_STEPS,
     PinnedCanvas,
-    ReturnedCanvas,
     Vllm,
     agreement,
     answer_tokens,
@@ -392,8 +391,8 @@ def test_a_closed_filler_fails_its_tasks(open_remote: Opened) -> None:
 
 def test_agreement_is_the_share_of_held_positions_that_are_read_as_held() -> None:
     canvas = PinnedCanvas((5, 6, 7, 8, 9, 0), (-1, 0, 0, -1, -1, -1), n_filled=5)
-    assert agreement(canvas, ReturnedCanvas((5, 1, 1, 8, 1, 3), (1.0,) * 6)) == pytest.approx(2 / 3)
-    assert agreement(PinnedCanvas((1,), (0,), 1), ReturnedCanvas((2,), (1.0,))) == 1.0
+    assert agreement(canvas, [(token, 1.0) for token in (5, 1, 1, 8, 1, 3)]) == pytest.approx(2 / 3)
+    assert agreement(PinnedCanvas((1,), (0,), 1), [(2, 1.0)]) == 1.0
 
 
 def test_a_name_is_enough_to_fill_remotely(

@@ -195,7 +195,7 @@ class Vllm(Backend):
         }
         return Call(COMPLETIONS, body, canvas)
 
-    def _read(self, canvas: PinnedCanvas, fields: Fields) -> ReturnedCanvas:
+    def _read(self, canvas: PinnedCanvas, fields: Fields) -> Returned:
         """Return a canvas from a server's answer; raise RemoteError or WireError if it is malformed."""
         [choice, *_] = fields.objects("choices") or (None,)
         if choice is None:
@@ -211,7 +211,7 @@ class Vllm(Backend):
         logs = logprobs.items("token_logprobs", (), high=MAX_CANVAS)
         if len(logs) != width:
             raise WireError(f"token_logprobs has {len(logs)} entries for {width} tokens")
-        return ReturnedCanvas(ids, tuple(map(to_probability, logs)))
+        return tuple(zip(ids, map(to_probability, logs), strict=True))
 
 
 def _token_id(value: object) -> int:
@@ -238,12 +238,8 @@ class PinnedCanvas:
         return tuple(position for position, gap in enumerate(self.gaps) if gap < 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnedCanvas:
-    """A denoised canvas: the model's prediction at each position, and its probability."""
-
-    ids: tuple[int, ...]
-    chances: tuple[float, ...]
+Returned = Sequence[tuple[int, float]]
+"""A denoised canvas: the model's prediction at each position, and its probability."""
 
 
 def _spread(lengths: Sequence[int], most: int) -> tuple[int, ...]:
@@ -254,23 +250,19 @@ def _spread(lengths: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(lengths[last - round(number * last / max(most - 1, 1))] for number in range(most))[::-1]
 
 
-def agreement(canvas: PinnedCanvas, returned: ReturnedCanvas) -> float:
+def agreement(canvas: PinnedCanvas, returned: Returned) -> float:
     """Return the share of held positions where the model predicts the held token; 1.0 if none is held."""
     held = [position for position in canvas.held if position < canvas.n_filled]
-    return sum(canvas.ids[position] == returned.ids[position] for position in held) / len(held) if held else 1.0
+    return sum(canvas.ids[position] == returned[position][0] for position in held) / len(held) if held else 1.0
 
 
 def evidence_of(
-    request: InfillRequest, vocabulary: Vocabulary, canvas: PinnedCanvas, returned: ReturnedCanvas, share: float
+    request: InfillRequest, vocabulary: Vocabulary, canvas: PinnedCanvas, returned: Returned, share: float
 ) -> Evidence:
     """Return a denoised canvas as a candidate, ordered by the mean probability of its tokens times `share`."""
     texts, confidences = [], []
     for index, hole in enumerate(request.holes):
-        gap = [
-            (token, chance)
-            for token, chance, gap in zip(returned.ids, returned.chances, canvas.gaps, strict=True)
-            if gap == index
-        ]
+        gap = [pair for pair, gap in zip(returned, canvas.gaps, strict=True) if gap == index]
         answer = list(answer_tokens(vocabulary, gap))
         text = common_layout.answer(vocabulary, [token for token, _ in answer], b"")
         text, chances = trimmed(text, tuple(chance for _, chance in answer), extent.of(hole, request.place))
