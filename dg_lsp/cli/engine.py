@@ -70,7 +70,7 @@ Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 
 def _resolved(engine_id: EngineId) -> EngineId:
     """Return the engine that a command's options select."""
     if model_names.has_password(engine_id.model):
-        _fail(f"--model {config.NO_PASSWORD}")
+        _fail(f"--model {model_names.NO_PASSWORD}")
     return replace(engine_id, model=laptop.resolve(engine_id.model))
 
 

@@ -22,9 +22,10 @@ from dg_lsp.client.port import Engine, EngineBusyError, EngineError, LinkLostErr
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.wire import discovery, model_names
 from dg_lsp.wire.background import Tasks
-from dg_lsp.wire.config import NO_PASSWORD, Config
+from dg_lsp.wire.config import Config
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
+from dg_lsp.wire.model_names import NO_PASSWORD
 from dg_lsp.wire.visible import with_log
 
 log = logging.getLogger(__name__)

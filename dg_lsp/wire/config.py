@@ -27,7 +27,7 @@ import msgspec
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.wire import laptop, model_names
-from dg_lsp.wire.model_names import expanded
+from dg_lsp.wire.model_names import NO_PASSWORD, expanded
 from dg_lsp.wire.settings import DEFAULTS, EVERYTHING, About, BadValueError, Settings
 
 FILE = "config.toml"
@@ -39,9 +39,6 @@ MAX_BYTES = 1 << 20
 # A workspace's file is untrusted, and the TOML parser's time grows with the square of the number of parts in a key.
 MAX_WORKSPACE_BYTES = 64 << 10
 MAX_DOTS = 100
-
-# The lint takes this end of a sentence for a password.
-NO_PASSWORD = "must hold no user name or password, which logs and process lists would show. Put a key into [keys]."  # noqa: S105
 
 Origin = Literal["user", "workspace"]
 # A key is sent in a header, so it needs characters that a header can hold.
@@ -130,17 +127,11 @@ def check_model(model: str) -> None:
     """Raise ConfigError if no model can have this name, or its folder does not exist. Contacts no server."""
     if not model.strip() or not model.isprintable():
         raise ConfigError("a model needs a name")
-    if model_names.has_password(model):
-        raise ConfigError(f"the model's URL {NO_PASSWORD}")
     if model_names.is_remote(model):
         try:
-            remote = model_names.parse_remote(model)
+            model_names.parse_remote(model)
         except model_names.ModelNameError as error:
             raise ConfigError(str(error)) from error
-        if remote.backend == "fim" and remote.dialect not in model_names.USUAL_URLS:
-            raise ConfigError(f"there is no dialect {remote.dialect}; choose one of {', '.join(model_names.USUAL_URLS)}")
-        if remote.address is None:
-            raise ConfigError(f"{model} names no server; a remote model is named {model_names.HELP}")
     folder = model_names.folder_of(model)
     if folder is not None and folder.suffix.lower() == model_names.GGUF and not folder.is_dir():
         if not folder.is_file():
@@ -496,8 +487,6 @@ def unallowed(model: str, allow: Sequence[str]) -> str | None:
         except model_names.ModelNameError:
             return ""
         address = remote.address
-        if address is None:
-            return ""
         # An entry without a scheme means https, or any scheme on this machine.
         scheme = address.scheme if address.is_here else "https"
         if not any(model_names.address_of(each if "://" in each else f"{scheme}://{each}") == address for each in allow):

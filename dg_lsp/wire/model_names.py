@@ -18,6 +18,8 @@ REMOTE = ("vllm:", "chat:", "fim:")
 HELP = "vllm:URL[#MODEL], chat:URL[#MODEL], or fim:DIALECT[:URL][#MODEL]"
 GGUF = ".gguf"
 """The ending of a model's file. A path with it means the file, which is converted once."""
+# The lint takes this end of a sentence for a password.
+NO_PASSWORD = "must hold no user name or password, which logs and process lists would show. Put a key into [keys]."  # noqa: S105
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 USUAL_URLS = {
@@ -33,8 +35,8 @@ USUAL_URLS = {
 # A URL's path may contain commas, but not before `http://` or `https://`.
 _NEXT_URL = re.compile(r",(?=https?://)")
 PORTS = {"http": 80, "https": 443}
-# Stricter than URLs in general: an address that two parsers could read as two hosts is rejected.
-_URL = re.compile(r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(?:/[!-~]*)?")
+# Stricter than URLs in general: an address that two parsers could read as two hosts is rejected, and so is a query.
+_URL = re.compile(r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(?:/[!-\"$->@-~]*)?")
 
 
 class ModelNameError(ValueError):
@@ -43,7 +45,7 @@ class ModelNameError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """The parts of a remote model's name.
+    """The parts of a remote model's name, and its server's address.
 
     `url` is "" for the dialect's default server. `model` is "" for the server's default model.
     """
@@ -52,11 +54,7 @@ class Remote:
     dialect: str
     url: str
     model: str
-
-    @property
-    def address(self) -> Address | None:
-        """The server's address; None for a URL without one."""
-        return address_of(self.url or USUAL_URLS.get(self.dialect.casefold(), ""))
+    address: Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +88,34 @@ def is_remote(model: str) -> bool:
 
 
 def parse_remote(name: str) -> Remote:
-    """Return the parts of a remote model's name; raise ModelNameError if it is not one."""
-    address, _, model = name.partition("#")
-    backend, _, rest = address.partition(":")
-    dialect, url = "", rest
+    """Return the parts of a remote model's name; raise ModelNameError if it is not one, or no server can have its URL."""
+    if has_password(name):
+        raise ModelNameError(f"the model's URL {NO_PASSWORD}")
+    before, _, model = name.partition("#")
+    backend, _, url = before.partition(":")
+    dialect = ""
     if backend == "fim":
-        dialect, _, url = rest.partition(":")
+        dialect, _, url = url.partition(":")
+        dialect = dialect.casefold()
         if not dialect or "/" in dialect or dialect in PORTS:
-            raise ModelNameError(f"{without_password(name)} names no dialect; write {HELP}")
+            raise ModelNameError(f"{name} names no dialect; write {HELP}")
+        if dialect not in USUAL_URLS:
+            raise ModelNameError(f"there is no dialect {dialect}; choose one of {', '.join(USUAL_URLS)}")
     elif backend not in ("vllm", "chat") or not url:
-        raise ModelNameError(f"{without_password(name)} is not a remote model; write {HELP}")
+        raise ModelNameError(f"{name} is not a remote model; write {HELP}")
     if _NEXT_URL.search(url):
-        raise ModelNameError(
-            f"{without_password(name)} names several servers; name one, such as a load balancer in front of them"
-        )
-    return Remote(backend, dialect, url.rstrip("/"), model.strip())
+        raise ModelNameError(f"{name} names several servers; name one, such as a load balancer in front of them")
+    address = address_of(url or USUAL_URLS.get(dialect, ""))
+    if address is None:
+        needed = "http:// or https://, a host in ASCII, and maybe a port and a path, but no query"
+        raise ModelNameError(f"{url} is not a server's URL, which is {needed}")
+    return Remote(backend, dialect, url.rstrip("/"), model.strip(), address)
 
 
 def address_of(url: str) -> Address | None:
     """Return a URL's address, or None if it is not a server's URL or holds a password."""
     match = _URL.fullmatch(url)
-    if match is None:
+    if match is None or int(match[3] or 1) not in range(1, 1 << 16):
         return None
     scheme, host, port = match.groups()
     return Address(scheme, host.strip("[]").casefold(), int(port or PORTS[scheme]))

@@ -230,14 +230,11 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def connect(name: str, url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
-    """Return a filler for a server of the named dialect; raise RemoteError if the dialect, URL or model is invalid.
+    """Return a filler for a server of the named dialect; raise RemoteError if it needs a model, or its key is unsafe.
 
     Nothing is sent yet, because most of these servers bill by the request.
     """
-    dialect = next((dialect for dialect in DIALECTS if dialect.name == name.casefold()), None)
-    if dialect is None:
-        names = ", ".join(dialect.name for dialect in DIALECTS)
-        raise RemoteError(f"there is no dialect {name}; choose one of {names}")
+    dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
     model = model or dialect.model
     if dialect.needs_model and not model:
         raise RemoteError(f"{name} needs a model's name at the end, as in fim:{name}:URL#MODEL")

@@ -31,7 +31,7 @@ from dg_lsp.engine.common.task import UserError
 from dg_lsp.wire import network
 from dg_lsp.wire.config import KEY_VARIABLE, Config
 from dg_lsp.wire.messages import Fields, WireError, parse
-from dg_lsp.wire.model_names import address_of, without_password
+from dg_lsp.wire.model_names import address_of
 
 # At the level of information it logs the server's reason phrase, in which the server can repeat the key or the code.
 logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -62,31 +62,14 @@ class RemoteError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A model server's URL and API key."""
+    """A model server's URL, as `model_names.parse_remote` allows it, and its API key."""
 
     url: str
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.url)
-            is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            is_valid = False
-        if not is_valid:
-            raise RemoteError(
-                f"{without_password(self.url) or 'nothing'} is not a server's URL; a URL begins with http:// or https://"
-            )
-        if parts.username or parts.password:
-            raise RemoteError(
-                f"a URL must not contain a password; put the key of {parts.hostname} into the configuration's [keys]"
-            )
-        if parts.query or parts.fragment:
-            raise RemoteError(f"the URL of {parts.hostname} must not have a query or a fragment")
         address = address_of(self.url)
-        if address is None:
-            raise RemoteError(f"{self.url} is not a URL that dg-lsp can parse; write it in ASCII, without \\")
-        if self.key and address.is_clear:
+        if self.key and (address is None or address.is_clear):
             raise RemoteError(f"the API key of {self.host} is not sent over http, which others can read; use https")
 
     @property
@@ -98,7 +81,7 @@ class ServerAddress:
 
 
 def server_at(url: str, configured: Config, key: str = "") -> ServerAddress:
-    """Return the server at a URL, with the user's key for it, or else `key`; raise RemoteError if the URL is invalid."""
+    """Return the server at a URL, with the user's key for it, or else `key`; raise RemoteError if others could read that."""
     server = ServerAddress(url)
     return replace(server, key=configured.key_for(server.host) or key)
 
