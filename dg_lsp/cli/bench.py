@@ -36,7 +36,7 @@ class Line:
     exact_match: float
 
 
-def measure(loaded: Loaded[Any, Any], holes: Sequence[Task], blocks: Sequence[Task] = (), *, seed: int = 0) -> list[Line]:
+def measure(loaded: Loaded[Any, Any], holes: Sequence[Task], blocks: Sequence[Task] = ()) -> list[Line]:
     """Return the figures of filling single-line holes, and of filling blocks.
 
     "prefix known" is a fill after the same request without its last character, as when a user types.
@@ -51,13 +51,13 @@ def measure(loaded: Loaded[Any, Any], holes: Sequence[Task], blocks: Sequence[Ta
     for name, chosen in (("dg-lsp", holes), ("dg-lsp, a block", blocks)):
         answers: dict[str, list[tuple[Task, Answer]]] = {name: [], f"{name}, prefix known": []}
         for task in chosen[:1]:
-            answer(engine, task, seed)  # a process is slow the first time
+            answer(engine, task)  # a process is slow the first time
         for task in chosen:
             engine.filler.trim()
-            answers[name].append((task, answer(engine, task, seed)))
+            answers[name].append((task, answer(engine, task)))
             engine.filler.trim()
-            answer(engine, replace(task, prompt=task.prompt[:-1]), seed)
-            answers[f"{name}, prefix known"].append((task, answer(engine, task, seed)))
+            answer(engine, replace(task, prompt=task.prompt[:-1]))
+            answers[f"{name}, prefix known"].append((task, answer(engine, task)))
         lines += [_line(way, own) for way, own in answers.items() if own]
     return lines
 
@@ -97,7 +97,6 @@ def bench(
     model: Annotated[str, model_option("The model: embedded, a folder, or a hub id.")] = "embedded",
     limit: Annotated[int, typer.Option(help="How many single-line tasks, and how many blocks, to use; 0: all.")] = 40,
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: the engine's default.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,
 ) -> None:
     """Time fills of single-line holes and of blocks, with nothing cached and with a known prefix."""
     if file is None:
@@ -114,7 +113,7 @@ def bench(
         loaded = load_model(model, threads=threads)
     except LoadError as error:
         raise EvalError(str(error)) from error
-    lines = measure(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
+    lines = measure(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit))
     speed = None
     if hasattr(loaded.passes, "extend"):  # models of masks have no passes over one token
         speed = measured_speed(loaded.passes, loaded.device, loaded.profile.prefix_tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +38,6 @@ def calibrate(
     holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes to fill.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,
     device: Annotated[str, setting_option("device")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only measure the calibration in use; fit and write nothing.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Only remove the model's calibration.")] = False,
 ) -> None:
@@ -79,7 +77,7 @@ def calibrate(
         result = fitted(answers, seed, used)
     facts = {"model": name, "seed": seed, "dg_lsp": __version__}
     stored = None if check else _stored(filler, result, facts)
-    _show(name, result, stored, as_json=as_json)
+    _show(name, result, stored)
 
 
 def _name(model: str) -> str:
@@ -122,17 +120,8 @@ def _stored(filler: Filler, result: Fitted, facts: dict[str, object]) -> Path:
         raise EvalError(f"the calibration can't be written to {error.filename}: {(error.strerror or '').lower()}") from error
 
 
-def _show(name: str, result: Fitted, stored: Path | None, *, as_json: bool) -> None:
+def _show(name: str, result: Fitted, stored: Path | None) -> None:
     figures = result.reliability
-    if as_json:
-        report = {
-            "model": name,
-            "holes": result.n_holes,
-            "answered": result.n_answered,
-            "file": str(stored) if stored else None,
-        }
-        typer.echo(json.dumps({**report, **asdict(figures)}, indent=2))
-        return
     typer.echo(
         f"{name}: {result.n_answered} of {result.n_holes} holes answered, {figures.base_rate:.1%} of the best answers right"
     )

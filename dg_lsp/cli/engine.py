@@ -210,13 +210,9 @@ def status(
 def logs(
     engine_id: EngineId,
     n_lines: Annotated[int, typer.Option("--lines", "-n", help="Number of lines to print, from the end.", min=1)] = 50,
-    path: Annotated[bool, typer.Option("--path", help="Print only the path of the log.")] = False,
 ) -> None:
     """Print the end of an engine's log. The log contains no code."""
     files = discovery.engine_files(engine_id)
-    if path:
-        typer.echo(str(files.log))
-        return
     if not files.log.exists():
         typer.echo(visible_line(f"dg-lsp engine: no log for {engine_id.model} yet"), err=True)
     for line in discovery.log_tail(files, n_lines):

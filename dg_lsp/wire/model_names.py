@@ -127,11 +127,6 @@ def has_password(model: str) -> bool:
     return is_remote(model) and any("@" in url.partition("/")[0] for url in urls)
 
 
-def without_password(model: str) -> str:
-    """Return a model's name without the user name and password of its URL, for messages."""
-    return re.sub(r"(//)[^/#]*@", r"\1", model)
-
-
 def folder_of(model: str, beside: Path | None = None) -> Path | None:
     """Return the full path of the folder that a model's name means, existing or not; None for other names.
 

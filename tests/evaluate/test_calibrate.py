@@ -156,24 +156,25 @@ def test_the_engine_uses_the_calibration_that_the_command_wrote(repo: tuple[Path
         running = backends.load_filler(name)
         task = replace(numbered(7, 1)[0], language="python")
         assert isinstance(best(running, task), Ranked)
-        code, out, err = run("--model", name, "--repo", str(folder), "--holes", "120", "--json")
+        code, out, err = run("--model", name, "--repo", str(folder), "--holes", "120")
         assert (code, f"holes is sent to {name}" in err) == (0, True), err
         assert re.search(r"^dg-lsp: filling \(0 of \d+\)\ndg-lsp: fitting$", err, re.MULTILINE), err
         assert isinstance(best(running, task), Calibrated)
         assert isinstance(best(backends.load_filler(name), task), Calibrated)
-        code, json_text, err = run("--model", name, "--repo", str(folder), "--holes", "80", "--seed", "5", "--json", "--check")
-        assert (code, json.loads(json_text)["file"]) == (0, None), err
-        assert json.loads(json_text)["brier_skill"]["value"] > 0
+        [file] = own_folder.iterdir()
+        stated = json.loads(file.read_text())
+        code, checked, err = run("--model", name, "--repo", str(folder), "--holes", "80", "--seed", "5", "--check")
+        assert (code, "Stored" in checked) == (0, False), err
+        assert float(re.search(r"Brier skill over the base rate +(\S+)", checked)[1]) > 0  # type: ignore[index]
         code, _, err = run("--model", name, "--forget")
         assert (code, "is removed" in err) == (0, True)
         assert isinstance(best(running, task), Ranked)
         code, _, err = run("--model", name, "--repo", str(folder), "--check")
         assert (code, "has no calibration to check" in err) == (2, True)
-    stated = json.loads(out)
-    assert stated["model"] == name
-    assert 60 < stated["answered"] <= stated["holes"] <= 120
-    assert stated["brier_skill"]["low"] <= stated["brier_skill"]["value"] <= stated["brier_skill"]["high"]
-    assert Path(stated["file"]).parent == own_folder
+    facts, skill = stated["facts"], stated["facts"]["reliability"]["brier_skill"]
+    assert (stated["model"]["name"], f"Stored in {file}" in out) == (name, True)
+    assert 60 < facts["answered"] <= facts["holes"] <= 120
+    assert skill["low"] <= skill["value"] <= skill["high"]
 
 
 def test_local_only_files_are_not_sent(repo: tuple[Path, dict[str, str]]) -> None:
