@@ -64,7 +64,7 @@ class Copy:
     root: Path
     private: Path  # the directory around the copy, for what a check writes besides
     _above: dict[Path, bytes]  # the copied settings above the copy, by their places
-    _stamps: dict[Path, tuple[int, int, int]] = field(default_factory=dict)
+    _stamps: dict[Path, files.Stamp] = field(default_factory=dict)
     _clock: int = 0
 
     def path_of(self, path: Path) -> Path:
@@ -72,10 +72,10 @@ class Copy:
         return self.root / path.relative_to(self.original)
 
     def record(self, path: Path) -> None:
-        """Record the copied file's time, size and inode for `restore`."""
+        """Record the copied file's stamp for `restore`; a hard link to the original differs by its inode alone."""
         place = self.path_of(path)
         if not place.is_symlink():
-            self._stamps[path] = _stamp(place)
+            self._stamps[path] = files.stamp(place.lstat())
 
     def put(self, path: Path, data: bytes) -> None:
         """Write this content to the copy of an original file."""
@@ -89,7 +89,7 @@ class Copy:
         # Python finds compiled files by time in whole seconds and size, so each version of a file gets another time.
         self._clock = max(self._clock + 1, int(time.time()))
         os.utime(place, (self._clock, self._clock))
-        self._stamps[path] = _stamp(place)
+        self._stamps[path] = files.stamp(place.lstat())
 
     def restore(self) -> None:
         """Undo a check's changes to the copied files. Files that it added stay, because caches make the next check faster."""
@@ -99,7 +99,7 @@ class Copy:
         for path, stamp in list(self._stamps.items()):
             place = self.path_of(path)
             with contextlib.suppress(OSError):
-                if place.exists() and _stamp(place) == stamp:
+                if place.exists() and files.stamp(place.lstat()) == stamp:
                     continue
                 self.put(path, path.read_bytes())
 
@@ -304,11 +304,6 @@ def _copy_one(path: Path, place: Path, made: Copy, command: str) -> int:
     place.unlink(missing_ok=True)  # it may be a link, by the name of another file without its case
     shutil.copy2(target, place)
     return info.st_size
-
-
-def _stamp(place: Path) -> tuple[int, int, int]:
-    info = place.lstat()
-    return info.st_mtime_ns, info.st_size, info.st_ino  # a hard link to the original has the same time and size
 
 
 def _identity(folder: Path) -> bytes:

@@ -239,7 +239,7 @@ class Ignore:
             return _NO_RULES
         except OSError:
             return _Rules(problem=_UNREADABLE)
-        stamp = (info.st_mtime_ns, info.st_size, info.st_ino)
+        stamp = files.stamp(info)
         entry = self._rules.get(file)
         if entry is None or entry.stamp != stamp:
             try:
@@ -261,7 +261,7 @@ class _Rules:
     """The rules of one ignore file, or the reason why it can't be used, as the end of a sentence about the file."""
 
     rules: tuple[gitignore.Rule, ...] = ()
-    stamp: tuple[int, int, int] | None = None
+    stamp: files.Stamp | None = None
     problem: str = ""
 
 

@@ -19,7 +19,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import Path, PurePath
 from types import MappingProxyType
@@ -32,6 +32,7 @@ from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.wire import config, files
 from dg_lsp.wire.config import WORKSPACE_FILE
+from dg_lsp.wire.files import Stamp
 from dg_lsp.wire.settings import Settings
 
 # Limits that keep the collection of related files within a few milliseconds: files to read, bytes of each file, paths to try
@@ -394,15 +395,8 @@ READ_S = 2.0
 _FOREIGN_FOLDERS = frozenset({".eggs", "site-packages", "dist-packages"})
 _ENVIRONMENT_FILE = "pyvenv.cfg"  # marks a virtual environment, whatever its folder's name
 
-Stamp = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A file as it was read; `file` is None if it has no text to index."""
-
-    stamp: Stamp
-    file: IndexedFile | None
+Entry = tuple[Stamp, IndexedFile | None]
+"""A file as it was read; None if it has no text to index."""
 
 
 class RepositoryIndex:
@@ -422,7 +416,7 @@ class RepositoryIndex:
         self.repository = repository.EMPTY
         self._ignore = ignore
         self._walk_s, self._read_s = walk_s, read_s
-        self._entries: dict[Path, _Entry] = {}
+        self._entries: dict[Path, Entry] = {}
         self._is_stopped = False
 
     def stop(self) -> None:
@@ -439,17 +433,17 @@ class RepositoryIndex:
         found = dict[Path, Stamp]()
         is_whole = _find(found, self._ignore.renewed(), self._limit(self._walk_s))
         is_over = self._limit(self._read_s)
-        entries, n_bytes, is_complete = dict[Path, _Entry](), 0, True
+        entries, n_bytes, is_complete = dict[Path, Entry](), 0, True
         for path, stamp in found.items():
             entry = self._entries.get(path)
-            if entry is None or entry.stamp != stamp:
+            if entry is None or entry[0] != stamp:
                 if is_over():
                     is_complete = False
                     continue
-                entry = _Entry(stamp, _read(path, self._ignore.root))
+                entry = stamp, _read(path, self._ignore.root)
                 # Let other threads run: this one holds the interpreter while it indexes.
                 time.sleep(0)
-            n_bytes += entry.file.n_bytes if entry.file else 0
+            n_bytes += entry[1].n_bytes if entry[1] else 0
             if n_bytes > MAX_INDEX_BYTES:
                 is_whole = False
                 break
@@ -460,7 +454,7 @@ class RepositoryIndex:
         self._entries = entries
         is_whole = is_whole and is_complete
         if not is_same or is_whole != self.repository.is_whole:
-            indexed = Repository({str(path): entry.file for path, entry in entries.items() if entry.file}, is_whole)
+            indexed = Repository({str(path): file for path, (_, file) in entries.items() if file}, is_whole)
             # The tables are made here, in the thread, and not at the first request.
             _ = indexed.packages, indexed.folders
             self.repository = indexed
@@ -502,7 +496,7 @@ def _find(found: dict[Path, Stamp], ignore: Ignore, is_over: Callable[[], bool])
                 continue
             if info.st_size > MAX_FILE_BYTES or secrets.in_place(path.parts) or not ignore.allows(path):
                 continue
-            found[path] = (info.st_mtime_ns, info.st_size, info.st_ino)
+            found[path] = files.stamp(info)
             if len(found) >= MAX_FILES:
                 return False
     return not folders

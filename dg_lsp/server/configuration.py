@@ -20,13 +20,13 @@ from lsprotocol import types as lsp
 from pygls.capabilities import get_capability
 
 from dg_lsp.server import convert
-from dg_lsp.wire import config, laptop
+from dg_lsp.wire import config, files, laptop
 from dg_lsp.wire.config import LOCAL_ONLY, SECTION, stays_local
+from dg_lsp.wire.files import Stamp
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.settings import AUTO, Settings
 
 KEYS = tuple(setting.editor_key for setting in config.OF_EDITORS)
-Stamp = tuple[int, int, int]
 
 
 class Configuration:
@@ -205,10 +205,9 @@ def has_other_engine(old: Settings, new: Settings) -> bool:
 
 def _stamp(path: Path) -> Stamp | None:
     try:
-        info = path.stat()
+        return files.stamp(path.stat())
     except OSError:
         return None
-    return info.st_mtime_ns, info.st_size, info.st_ino
 
 
 # --- The editor's capabilities, and the message formats that it needs

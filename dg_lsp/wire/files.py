@@ -16,6 +16,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+Stamp = tuple[int, int, int]
+"""What changes whenever a file does: its time, its size and its inode."""
 IsOwn = Callable[[bytes], bool]
 """Returns whether a file with this content, or one that begins so, was written by an option."""
 
@@ -44,6 +46,10 @@ class TooLargeError(OSError):
     def __str__(self) -> str:
         """Return the message, which completes a sentence that begins with the file."""
         return f"is larger than {self.limit >> 10} KiB"
+
+
+def stamp(info: os.stat_result) -> Stamp:
+    return info.st_mtime_ns, info.st_size, info.st_ino
 
 
 def is_of_copies(name: str) -> bool:

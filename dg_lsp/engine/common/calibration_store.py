@@ -37,7 +37,7 @@ class Calibrations:
         self.shipped = shipped
         self.model: ModelId | None = None
         self._file = Path()
-        self._own_version: tuple[int, int] | None = None
+        self._own_version: files.Stamp | None = None
         self._own: Calibration | None = None
 
     def watch(self, model: ModelId) -> None:
@@ -52,7 +52,7 @@ class Calibrations:
         except OSError:
             self._own_version, self._own = None, None
             return self.shipped
-        if self._own_version != (version := (facts.st_mtime_ns, facts.st_ino)):
+        if self._own_version != (version := files.stamp(facts)):
             self._own_version, self._own = version, read(self.model)
         return self._own or self.shipped
 
