@@ -16,11 +16,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import gzip
 import json
 import multiprocessing
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -94,6 +95,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def write_tasks(path: Path, made: Iterable[Task]) -> None:
+    """Write the tasks, gzipped if the name ends with .gz; the same tasks give the same bytes."""
+    lines = []
+    for task in made:
+        required = dict(zip(tasks.NEEDED, (task.task_id, task.prompt, task.suffix, task.answer), strict=True))
+        optional = {name: value for name in tasks.OPTIONAL if (value := getattr(task, name))}
+        lines.append(json.dumps(required | optional, ensure_ascii=False) + "\n")
+    data = "".join(lines).encode()
+    # mtime=0, because a gzip header otherwise contains the time.
+    path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
+
+
 def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
     if out is None:
         raise EvalError("--make needs --out FILE.jsonl or FILE.jsonl.gz")
@@ -102,7 +115,7 @@ def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
     made_tasks = make.tasks(folder, n, seed)
     if not made_tasks:
         raise EvalError(f"nothing can be cut from {folder}")
-    tasks.write(out, made_tasks)
+    write_tasks(out, made_tasks)
     counts = ", ".join(f"{sum(task.kind == kind for task in made_tasks)} {kind}" for kind in make.KINDS)
     short = f" (fewer than {n}, because the files have no more)" if len(made_tasks) < n else ""
     _say(f"{len(made_tasks)} tasks from {len({task.path for task in made_tasks})} files in {out}{short}: {counts}")

@@ -1,4 +1,4 @@
-"""Read and write infilling tasks in the format of HumanEval-Infilling: one JSON object per line, plain or gzipped.
+"""Read infilling tasks in the format of HumanEval-Infilling: one JSON object per line, plain or gzipped.
 
 A task is the text on both sides of a hole, and the expected answer. We add the fields `kind`, `language` and `path`; files
 without them can be read too.
@@ -7,10 +7,9 @@ without them can be read too.
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,18 +128,6 @@ def parse(line: str, language: str = "python") -> Task:
     lines = answer.removesuffix("\n")
     values["suffix"] = answer[len(lines) :] + values["suffix"]
     return Task(answer=lines, **values)
-
-
-def write(path: Path, tasks: Iterable[Task]) -> None:
-    """Write the tasks, gzipped if the name ends with .gz; the same tasks give the same bytes."""
-    lines = []
-    for task in tasks:
-        required = dict(zip(NEEDED, (task.task_id, task.prompt, task.suffix, task.answer), strict=True))
-        optional = {name: value for name in OPTIONAL if (value := getattr(task, name))}
-        lines.append(json.dumps(required | optional, ensure_ascii=False) + "\n")
-    data = "".join(lines).encode()
-    # mtime=0, because a gzip header otherwise contains the time.
-    path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
 
 
 def spread(tasks: Sequence[Task], limit: int) -> list[Task]:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.evaluate import write_tasks
 from dg_lsp.cli.bench import app, measure, table
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.model import fit, memory
-from dg_lsp.evaluate import tasks
 from tests.engine.real_geometry import PUBLISHED
 from tests.engine.test_matmul import needs_16_bits
 from tests.evaluate.scripted import drawn
@@ -34,7 +34,7 @@ def test_an_impossible_benchmark_is_reported_in_one_sentence(
     if layout:
         shutil.copytree(instruct_layout, model)
         (model / "dg_lsp.json").write_text(json.dumps({"layout": layout}))
-    tasks.write(tmp_path / "t.jsonl", [drawn(text)])
+    write_tasks(tmp_path / "t.jsonl", [drawn(text)])
     result = CliRunner().invoke(app, [str(tmp_path / "t.jsonl"), "--model", str(model), "--threads", "1"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert sentence in result.stderr.splitlines()[-1]

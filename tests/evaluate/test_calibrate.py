@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.evaluate import write_tasks
 from dg_lsp.cli.calibrate import app
 from dg_lsp.core import polish
 from dg_lsp.core.calibration import Calibration
@@ -31,7 +32,7 @@ from dg_lsp.engine.common.task import Filler
 from dg_lsp.engine.diffusion.layout import CanvasProfile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint
-from dg_lsp.evaluate import fitting, tasks
+from dg_lsp.evaluate import fitting
 from dg_lsp.evaluate.fitting import Judged, Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire.config import Config
@@ -220,7 +221,7 @@ def test_a_local_checkpoint_is_calibrated_on_tasks_of_a_file(trained_layout: Pat
     # An untrained model is right only if its text happens to be the expected one.
     own = [replace(task, answer=written(filler, task)) if place % 2 else task for place, task in enumerate(holes)]
     assert sum(bool(task.answer) for task in own) > 50
-    tasks.write(tmp_path / "own.jsonl", own)
+    write_tasks(tmp_path / "own.jsonl", own)
     code, out, err = run("--tasks", str(tmp_path / "own.jsonl"), "--model", str(folder), "--device", "cpu")
     assert code == 0, err
     assert f"Stored in {own_folder}" in out

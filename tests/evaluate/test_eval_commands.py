@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import evaluate, scores
+from benchmarks.evaluate import write_tasks
 from benchmarks.sandbox import protection
 from dg_lsp.evaluate import tasks
 from tests import marked
@@ -45,7 +46,7 @@ def call(*arguments: str | Path) -> Result:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    tasks.write(tmp_path / "programs.jsonl.gz", PROGRAMS)
+    write_tasks(tmp_path / "programs.jsonl.gz", PROGRAMS)
     return tmp_path / "programs.jsonl.gz"
 
 

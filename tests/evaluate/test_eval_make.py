@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scores
+from benchmarks.evaluate import write_tasks
 from dg_lsp.core import languages
 from dg_lsp.evaluate import make, tasks
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -257,5 +258,5 @@ def test_a_place_without_sources_is_named(tmp_path: Path) -> None:
 
 def test_cut_tasks_are_read_back(tree: Path, tmp_path: Path) -> None:
     task_list: list[Task] = make.tasks(tree, 25, seed=1)
-    tasks.write(tmp_path / "t.jsonl.gz", task_list)
+    write_tasks(tmp_path / "t.jsonl.gz", task_list)
     assert tasks.read(tmp_path / "t.jsonl.gz") == task_list

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.evaluate import write_tasks
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.tasks import EvalError, Task
 from tests import marked
@@ -24,11 +25,11 @@ LINE = {"task_id": "a", "prompt": "x = ", "suffix": "\n", "canonical_solution": 
 @pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.jsonl.gz"])
 def test_written_tasks_are_read_back(tmp_path: Path, name: str) -> None:
     own = [*PROGRAMS, drawn("let é = ⟦'🙂'⟧;\n", task_id="b", language="javascript", path="a/b.js", kind="span")]
-    tasks.write(tmp_path / name, own)
+    write_tasks(tmp_path / name, own)
     again = tasks.read(tmp_path / name)
     assert [one.prompt + one.answer + one.suffix for one in again] == [one.prompt + one.answer + one.suffix for one in own]
     assert [replace(one, answer="", suffix="") for one in again] == [replace(one, answer="", suffix="") for one in own]
-    tasks.write(tmp_path / name, again)
+    write_tasks(tmp_path / name, again)
     assert tasks.read(tmp_path / name) == again
 
 
@@ -44,7 +45,7 @@ def test_the_line_end_of_a_whole_line_is_the_file_s(tmp_path: Path) -> None:
 
 def test_the_same_tasks_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a.gz", "b.gz"):
-        tasks.write(tmp_path / name, PROGRAMS)
+        write_tasks(tmp_path / name, PROGRAMS)
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
