@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import util
@@ -127,7 +127,7 @@ async def run_job(job: Job, *, connect: Connect | None = None, front: Front | No
         by_ray = options.ray and cluster.connecting(options.ray, options.ray_workers)
         connect = by_ray or functools.partial(resident, on_message=front.on_message, root=job.root)
     file_plans, skipped, left_out = plans(job)
-    file_plans, private, connect = guarded(options.model, file_plans, connect)
+    file_plans, private, patterns = without_private(options.model, file_plans)
     skipped += private
     notes = {each.source.name: text for each in file_plans if (text := report.note(each))}
     for line in report.before(skipped, notes, left_out):
@@ -135,7 +135,7 @@ async def run_job(job: Job, *, connect: Connect | None = None, front: Front | No
     filled: Sequence[FileResult] = []
     with Journal(options.resume, options.of_answers) as answers:
         if file_plans:
-            filled = await fill(options, file_plans, answers, connect, front)
+            filled = await fill(options, file_plans, answers, connect, front, patterns)
     written = [writing.Written(result, result.text) for result in filled]
     if options.writes:
         written = writing.write(filled, front.on_message, commits=options.commit)
@@ -171,23 +171,15 @@ def resident(
     return engines.connect(options, on_state=on_state, on_message=on_message)
 
 
-def guarded(model: str, plans: Sequence[FilePlan], connect: Connect) -> tuple[list[FilePlan], list[Skipped], Connect]:
-    """Return the plans of files that the model may see, the skipped private files, and a connect function that guards them."""
+def without_private(model: str, plans: Sequence[FilePlan]) -> tuple[list[FilePlan], list[Skipped], tuple[str, ...]]:
+    """Return the plans of files that the model may see, the skipped private files, and the patterns of private ones."""
     if not model_names.is_remote(model):
-        return list(plans), [], connect
+        return list(plans), [], ()
     patterns = patterns_of(plan.source.path for plan in plans)
     private = {plan.source.path for plan in plans if keeps_file(plan.source.path, patterns)}
     shared = [plan for plan in plans if plan.source.path not in private]
     skipped = [Skipped(plan.source.name, LOCAL_ONLY) for plan in plans if plan.source.path in private]
-    return shared, skipped, functools.partial(_connected, connect, patterns)
-
-
-@contextlib.asynccontextmanager
-async def _connected(
-    connect: Connect, patterns: tuple[str, ...], model: str, on_progress: Callable[[str], None]
-) -> AsyncIterator[Engine]:
-    async with connect(model, on_progress) as engine:
-        yield Guarded(engine, patterns)
+    return shared, skipped, patterns
 
 
 def plans(job: Job) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]:
@@ -245,9 +237,17 @@ def source_at(place: Location) -> Source:
 
 
 async def fill(
-    options: Options, file_plans: Sequence[FilePlan], answers: Journal, connect: Connect, front: Front
+    options: Options,
+    file_plans: Sequence[FilePlan],
+    answers: Journal,
+    connect: Connect,
+    front: Front,
+    patterns: tuple[str, ...] = (),
 ) -> list[FileResult]:
-    """Fill the holes and return the result of each file, in order. Writes nothing."""
+    """Fill the holes and return the result of each file, in order. Writes nothing.
+
+    A remote model sees nothing of other files that match the patterns.
+    """
     check = Check(options.check, seconds=options.check_timeout, memory_mb=options.check_memory) if options.check else None
     n_left = sum(len(each.holes) for each in file_plans)
     with (
@@ -263,8 +263,10 @@ async def fill(
                 on_progress("checking")
 
         async with connect(options.model, on_progress) as engine:
-            n_local = cluster.N_IN_FLIGHT if options.ray else N_IN_FLIGHT
-            n_in_flight = N_IN_FLIGHT_REMOTE if model_names.is_remote(options.model) and not options.ray else n_local
+            n_in_flight = cluster.N_IN_FLIGHT if options.ray else N_IN_FLIGHT
+            if model_names.is_remote(options.model):
+                engine = Guarded(engine, patterns)
+                n_in_flight = n_in_flight if options.ray else N_IN_FLIGHT_REMOTE
             of_files = await results(engine, file_plans, options, answers, contexts(), copies, count, n_in_flight)
             return await keep.passing(of_files, copies) if copies else of_files
 
