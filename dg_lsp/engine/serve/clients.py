@@ -148,8 +148,7 @@ class Connection:
                 case _:
                     raise WireError(f"there is no request {message.name!r}")
         except Exception as error:  # one bad request must not end the connection
-            refusal = refusal_of(error)
-            answer(Problem(refusal.code, refusal.message, refusal.retry_s))
+            answer(refusal_of(error).problem)
 
     def _put(self, number: int, event: Event) -> None:
         self.inbox.put((number, event))

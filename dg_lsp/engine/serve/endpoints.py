@@ -179,9 +179,9 @@ def too_large() -> RefusalError:
 def to_response(refusal: RefusalError) -> JSONResponse:
     """Return the response for a refusal, in the shape of all our errors."""
     headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
-    if refusal.code == "busy":
-        headers["Retry-After"] = str(math.ceil(refusal.retry_s) or 1)
-    return JSONResponse(encode_problem(Problem(refusal.code, refusal.message, refusal.retry_s)), refusal.status, headers)
+    if refusal.problem.code == "busy":
+        headers["Retry-After"] = str(math.ceil(refusal.problem.retry_s) or 1)
+    return JSONResponse(encode_problem(refusal.problem), refusal.status, headers)
 
 
 class AccessControl:

@@ -30,16 +30,11 @@ Emit = Callable[[Event], None]
 
 
 class RefusalError(Exception):
-    """A request is refused. The message is a sentence for the user, and `status` that of HTTP, by default the code's.
-
-    `retry_s` is as in `Problem`.
-    """
+    """A request is refused because of a problem; `status` is that of HTTP, by default the code's."""
 
     def __init__(self, code: ErrorCode, message: str, status: int = 0, retry_s: float = 0.0) -> None:
         super().__init__(message)
-        self.code: ErrorCode = code
-        self.retry_s = retry_s
-        self.message, self.status = message, status or STATUS_OF.get(code, 503)
+        self.problem, self.status = Problem(code, message, retry_s), status or STATUS_OF.get(code, 503)
 
 
 @dataclass(frozen=True, slots=True)
