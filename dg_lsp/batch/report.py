@@ -24,8 +24,8 @@ Status = Literal["filled", "unsure", "failed"]
 WRONG_USE, TRY_AGAIN = 2, 3
 """Exit codes: options or setup are wrong; the engine or the network failed."""
 FAIL_ON = ("open", "failed", "any", "never")
-VERSION = 1
 MAX_NAMED = 5  # of other repositories, in the line before the work
+VERSION = 1
 """The version of the report and of the list of a dry run; incremented by incompatible changes.
 
 docs/infill-report.schema.json is the schema of the report.

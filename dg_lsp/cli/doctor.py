@@ -245,7 +245,7 @@ def what_fits(model: str, device: str, dtype: str = "") -> Finding:
     try:
         if folder is None:
             values = fetch.config_values(model)
-        elif folder.suffix.lower() == model_names.GGUF and not folder.is_dir():
+        elif model_names.is_gguf(folder):
             from dg_lsp.engine.model.pull import file  # few models are such files
 
             values, n_bytes = file.config_values(folder), folder.stat().st_size

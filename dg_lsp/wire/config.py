@@ -133,7 +133,7 @@ def check_model(model: str) -> None:
         except model_names.ModelNameError as error:
             raise ConfigError(str(error)) from error
     folder = model_names.folder_of(model)
-    if folder is not None and folder.suffix.lower() == model_names.GGUF and not folder.is_dir():
+    if folder is not None and model_names.is_gguf(folder):
         if not folder.is_file():
             raise ConfigError(f"there is no file {folder}")
     elif folder is not None and not folder.is_dir():

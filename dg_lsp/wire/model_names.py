@@ -16,8 +16,6 @@ from dg_lsp.wire.settings import AUTO, EMBEDDED
 
 REMOTE = ("vllm:", "chat:", "fim:")
 HELP = "vllm:URL[#MODEL], chat:URL[#MODEL], or fim:DIALECT[:URL][#MODEL]"
-GGUF = ".gguf"
-"""The ending of a model's file. A path with it means the file, which is converted once."""
 # The lint takes this end of a sentence for a password.
 NO_PASSWORD = "must hold no user name or password, which logs and process lists would show. Put a key into [keys]."  # noqa: S105
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -141,6 +139,11 @@ def folder_of(model: str, beside: Path | None = None) -> Path | None:
         return Path(os.path.realpath((beside or Path()) / path))
     except FileNotFoundError:  # the current folder was removed
         return Path(os.path.realpath(os.sep / path))
+
+
+def is_gguf(path: Path) -> bool:
+    """Return whether a path that means a model is that of a GGUF file, existing or not, which is converted once."""
+    return path.suffix.lower() == ".gguf" and not path.is_dir()
 
 
 def is_hub_id(model: str) -> bool:

@@ -29,7 +29,7 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint, fetch, llama
 from dg_lsp.engine.model.weights.fetch import Meter, PullError
 from dg_lsp.wire import files, laptop
-from dg_lsp.wire.model_names import GGUF, folder_of, is_hub_id
+from dg_lsp.wire.model_names import folder_of, is_gguf, is_hub_id
 from dg_lsp.wire.settings import DEVICES
 
 EMBEDDED = "embedded"
@@ -259,7 +259,7 @@ def find(name: str, *, on_progress: OnProgress = lambda _text, _share: None) -> 
         folder = Path(name).expanduser()
     except RuntimeError as error:
         raise LoadError(f"there is no model folder {name}: there is no user of that name") from error
-    if folder_of(name) is not None and folder.suffix.lower() == GGUF and folder.is_file():
+    if folder_of(name) is not None and is_gguf(folder) and folder.is_file():
         from dg_lsp.engine.model.pull import file  # few models are such files
 
         try:
