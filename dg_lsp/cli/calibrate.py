@@ -11,7 +11,7 @@ import typer
 
 from dg_lsp import __version__
 from dg_lsp.cli import progress
-from dg_lsp.cli.options import command_group, model_option, print_message, reports, setting_option
+from dg_lsp.cli.options import command_group, model_option, print_message, reports
 from dg_lsp.engine import backends
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.task import Filler, UserError
@@ -37,7 +37,6 @@ def calibrate(
     ] = None,
     holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes to fill.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,
-    device: Annotated[str, setting_option("device")] = "auto",
     check: Annotated[bool, typer.Option("--check", help="Only measure the calibration in use; fit and write nothing.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Only remove the model's calibration.")] = False,
 ) -> None:
@@ -48,11 +47,15 @@ def calibrate(
     """
     from dg_lsp.evaluate.fitting import fitted, samples  # needs numpy
 
-    name = _name(model)
+    configured, problems = config.read()
+    for problem in problems:
+        print_message(problem)
+    # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
+    name = model_names.full(configured.model(model))
     # Before the model, whose loading leaves a current folder that was removed.
     cut_tasks = [] if forget else _tasks(name, repo, tasks, holes, seed)
     try:
-        filler = backends.load_filler(name, device=device)
+        filler = backends.load_filler(name, device=configured.settings.device)
     except UserError as error:
         raise EvalError(str(error)) from error
     if forget:
@@ -78,14 +81,6 @@ def calibrate(
     facts = {"model": name, "seed": seed, "dg_lsp": __version__}
     stored = None if check else _stored(filler, result, facts)
     _show(name, result, stored)
-
-
-def _name(model: str) -> str:
-    configured, problems = config.read()
-    for problem in problems:
-        print_message(problem)
-    # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
-    return model_names.full(configured.model(model))
 
 
 def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> list[Task]:

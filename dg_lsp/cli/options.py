@@ -109,11 +109,6 @@ def with_options(
     return run
 
 
-def setting_option(name: str) -> Any:
-    """Return the option for a declared setting."""
-    return _info(typer.Option, name, _of_setting(name))
-
-
 def _options_of(kind: type[Any]) -> Iterator[inspect.Parameter]:
     for field, hint in zip(fields(kind), dict(_hints(kind)).values(), strict=True):
         name, default = _name(field.name), field.default

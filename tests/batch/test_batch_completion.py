@@ -52,7 +52,7 @@ LOCAL_MODELS = " ".join(("auto", *(model.name for model in laptop.MODELS), "embe
         ("engine start --dtype", "auto float32 bfloat16 float16 int8 fp8 int4"),
         ("engine start --device", "auto cpu cuda mps"),
         ("infill --lang p", "python php"),
-        ("calibrate --device c", "cpu cuda"),
+        ("engine run --device c", "cpu cuda"),
     ],
 )
 def test_the_values_of_an_option_are_offered_without_torch(option: str, values: str, tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_a_local_checkpoint_is_calibrated_on_tasks_of_a_file(trained_layout: Pat
     own = [replace(task, answer=written(filler, task)) if place % 2 else task for place, task in enumerate(holes)]
     assert sum(bool(task.answer) for task in own) > 50
     write_tasks(tmp_path / "own.jsonl", own)
-    code, out, err = run("--tasks", str(tmp_path / "own.jsonl"), "--model", str(folder), "--device", "cpu")
+    code, out, err = run("--tasks", str(tmp_path / "own.jsonl"), "--model", str(folder))
     assert code == 0, err
     assert f"Stored in {own_folder}" in out
     assert isinstance(best(backends.load_filler(str(folder)), holes[0]), Calibrated)
