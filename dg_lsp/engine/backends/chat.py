@@ -18,7 +18,7 @@ from dg_lsp.core.values import InfillRequest, n_common
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, RemoteAnswer, window
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
-from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Replies, compared, to_probability
+from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Replies, choices, compared, to_probability
 from dg_lsp.engine.common import question
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields, WireError
@@ -176,11 +176,8 @@ class AnswerStream:
 
 
 def _answers(fields: Fields, bounds: Bounds) -> list[Evidence]:
-    choices = fields.objects("choices")
-    if not choices:
-        raise WireError("choices is empty")
     items = []
-    for choice in choices:
+    for choice in choices(fields):
         content = _content(choice.inner("message"))
         finish = choice.text("finish_reason", "")
         code = locate(content, bounds, is_whole=finish != UNFINISHED)

@@ -23,13 +23,14 @@ from dg_lsp.engine.backends.remote import (
     Backend,
     RemoteFiller,
     Replies,
+    choices,
     compared,
     to_probability,
     token_features,
     trimmed,
 )
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.messages import Fields, WireError
+from dg_lsp.wire.messages import Fields
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
 
 LINE_TOKENS = 96
@@ -168,7 +169,7 @@ def _texts(fields: Fields) -> tuple[RemoteAnswer, ...]:
     """Read `choices[].text`."""
     return tuple(
         RemoteAnswer(choice.text("text"), _chances(choice), choice.text("finish_reason", "") == "length")
-        for choice in _choices(fields)
+        for choice in choices(fields)
     )
 
 
@@ -176,7 +177,7 @@ def _messages(fields: Fields) -> tuple[RemoteAnswer, ...]:
     """Read `choices[].message.content`."""
     return tuple(
         RemoteAnswer(choice.inner("message").text("content", ""), (), choice.text("finish_reason", "") == "length")
-        for choice in _choices(fields)
+        for choice in choices(fields)
     )
 
 
@@ -188,13 +189,6 @@ def _content(fields: Fields) -> tuple[RemoteAnswer, ...]:
 def _response(fields: Fields) -> tuple[RemoteAnswer, ...]:
     """Read Ollama's `response`."""
     return (RemoteAnswer(fields.text("response"), (), fields.text("done_reason", "") == "length"),)
-
-
-def _choices(fields: Fields) -> tuple[Fields, ...]:
-    choices = fields.objects("choices")
-    if not choices:
-        raise WireError("choices is empty")
-    return choices
 
 
 def _chances(choice: Fields) -> tuple[float, ...]:

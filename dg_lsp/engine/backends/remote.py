@@ -181,6 +181,14 @@ class RemoteTask(HoleTask):
         return next((candidate.texts for candidate in self._so_far()), ())
 
 
+def choices(fields: Fields) -> tuple[Fields, ...]:
+    """Return the answers in the shape of OpenAI's API; raise WireError if there are none."""
+    answers = fields.objects("choices")
+    if not answers:
+        raise WireError("choices is empty")
+    return answers
+
+
 def to_probability(logarithm: object) -> float:
     """Return the probability for a log-probability from a server; 0 if it is not a number."""
     if not isinstance(logarithm, (int, float)):

@@ -20,7 +20,16 @@ from dg_lsp.core import extent, wording
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
-from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Replies, compared, to_probability, token_features, trimmed
+from dg_lsp.engine.backends.remote import (
+    Backend,
+    RemoteFiller,
+    Replies,
+    choices,
+    compared,
+    to_probability,
+    token_features,
+    trimmed,
+)
 from dg_lsp.engine.common import layout as common_layout
 from dg_lsp.engine.diffusion import layout
 from dg_lsp.engine.diffusion.layout import CanvasProfile, CanvasPrompt, Instruct, load_profile
@@ -197,9 +206,7 @@ class Vllm(Backend):
 
     def _read(self, canvas: PinnedCanvas, fields: Fields) -> Returned:
         """Return a canvas from a server's answer; raise RemoteError or WireError if it is malformed."""
-        [choice, *_] = fields.objects("choices") or (None,)
-        if choice is None:
-            raise WireError("choices is empty")
+        choice = choices(fields)[0]
         width = len(canvas.ids)
         logprobs = choice.inner("logprobs")
         if choice.has("token_ids"):
