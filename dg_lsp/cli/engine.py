@@ -101,22 +101,13 @@ def run(
     engine_id: EngineId,
     settings: EngineSettings,
     port: Port = -1,
-    running: Annotated[int, typer.Option(help="Maximum number of running requests of one priority.", min=1)] = 8,
-    queued: Annotated[int, typer.Option(help="Maximum number of waiting requests.", min=1)] = 64,
     detached: Annotated[bool, typer.Option(hidden=True, help="Write standard output and error to the log file.")] = False,
 ) -> None:
     """Run an engine in the foreground until it is stopped or unused. DG_LSP_ENGINE_TOKEN sets its token."""
     from dg_lsp.engine.common.task import UserError
     from dg_lsp.engine.serve import daemon  # imported here, because the other commands need no server
-    from dg_lsp.engine.serve.queue import Limits
 
-    options = daemon.RunOptions(
-        engine_id=engine_id,
-        settings=settings,
-        limits=Limits(running, queued),
-        port=port,
-        detached=detached,
-    )
+    options = daemon.RunOptions(engine_id, settings, port, detached)
     try:
         daemon.run(options)
     except UserError as error:

@@ -13,7 +13,6 @@ import openai
 import pytest
 
 from dg_lsp.engine.serve import endpoints
-from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from tests.engine.engine_kit import Running, body, home, running, wait_until
@@ -24,7 +23,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--port=0", "--queued=4") as process:
+    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--port=0") as process:
         yield process
 
 
@@ -66,7 +65,7 @@ def test_the_log_contains_no_code(engine: Running) -> None:
 def routes() -> list[tuple[str, str]]:
     """Return the method and the path of each route of the engine, and of one that does not exist."""
 
-    service = Service(lambda _: ToyFiller("auto"), Limits(), EngineId(), EngineSettings())
+    service = Service(lambda _: ToyFiller("auto"), EngineId(), EngineSettings())
     gate = cast("Any", endpoints.build(service, "token" * 8))
     there = [(method, route.path) for route in gate._app.routes for method in sorted(route.methods)]
     return [*there, ("GET", "/nowhere")]

@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 from dg_lsp.cli import main as cli
 from dg_lsp.engine.serve import daemon, worker
 from dg_lsp.engine.serve.daemon import Discreet, next_action
-from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.engine.serve.service import Inbox, Service
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineId, EngineSettings
@@ -83,7 +82,7 @@ async def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch
         return model
 
     monkeypatch.setattr(worker, "give_back_memory", lambda: held.append(models[0]() is not None))
-    service = Service(load, Limits(), EngineId(), EngineSettings(unload_after_s=0.01))
+    service = Service(load, EngineId(), EngineSettings(unload_after_s=0.01))
     service.start()
     inbox: Inbox[Event] = Inbox()
     service.take_lease(inbox.put)

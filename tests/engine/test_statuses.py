@@ -13,6 +13,7 @@ import pytest
 
 from dg_lsp.client.engine import ConnectOptions, connect
 from dg_lsp.client.port import EngineError
+from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId
 from tests.engine.engine_kit import FILLER, ROOT, Running, body, gate, home, lease, request, running, wait_until
@@ -25,7 +26,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--queued=1") as process:
+    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running() as process:
         yield process
 
 
@@ -110,8 +111,9 @@ def busy(engine: Running) -> Answered:
         # One in its step, and as many as may wait.
         first.ask(waiting)
         wait_until(lambda: under_way() == (1, 0))
-        second.ask(waiting)
-        wait_until(lambda: under_way() == (1, 1))
+        for _ in range(Limits().queued):
+            second.ask(waiting)
+        wait_until(lambda: under_way() == (1, Limits().queued))
         refusal = engine.http.post("/infill", json=body())
         stop.let(1)
     assert refusal.headers["retry-after"] == "1"

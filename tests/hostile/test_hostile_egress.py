@@ -21,7 +21,6 @@ from starlette.responses import JSONResponse, Response
 
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.serve import endpoints
-from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.discovery import EngineId, EngineSettings
@@ -127,7 +126,7 @@ CASES = {
 def test_every_route_is_in_the_table() -> None:
     """A route that is new has to be added above."""
 
-    service = Service(lambda _: ToyFiller("auto"), Limits(), EngineId(), EngineSettings())
+    service = Service(lambda _: ToyFiller("auto"), EngineId(), EngineSettings())
     gate = cast("Any", endpoints.build(service, "token" * 8))
     asking = {route.path for route in gate._app.routes if "POST" in route.methods}
     assert asking == {route.address for route in ROUTES if route.address}

@@ -28,7 +28,6 @@ from typing import Literal
 
 from dg_lsp.engine.common.task import Filler, OnProgress, UserError
 from dg_lsp.engine.serve.clients import Clients
-from dg_lsp.engine.serve.queue import Limits
 from dg_lsp.engine.serve.service import BUILD, Service, call_soon
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
@@ -56,7 +55,6 @@ class RunOptions:
 
     engine_id: EngineId = field(default_factory=EngineId)
     settings: EngineSettings = field(default_factory=EngineSettings)
-    limits: Limits = field(default_factory=Limits)
     port: int = -1
     detached: bool = False
 
@@ -205,7 +203,7 @@ async def _serve(options: RunOptions, files: EngineFiles, state: State, listener
         return load(options.engine_id, service.settings, on_progress)
 
     on_stop = partial(_remove, files, state.address)
-    service = Service(load_now, options.limits, options.engine_id, options.settings, url=url, on_stop=on_stop)
+    service = Service(load_now, options.engine_id, options.settings, url=url, on_stop=on_stop)
     service.start()
     stop.lead_to(partial(call_soon, asyncio.get_running_loop(), service.stop))
     clients = Clients(service, state.token)

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from typing import Any, Generic, TypeVar
 
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.serve.queue import Emit, Job, Limits, Queue, RefusalError
+from dg_lsp.engine.serve.queue import Emit, Job, Queue, RefusalError
 from dg_lsp.engine.serve.worker import Load, Worker
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, EngineSettings
@@ -65,7 +65,6 @@ class Service:
     def __init__(
         self,
         load: Load,
-        limits: Limits,
         engine_id: EngineId,
         settings: EngineSettings,
         *,
@@ -73,7 +72,7 @@ class Service:
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the service; `on_stop` is called before clients learn that it stops."""
-        self.queue = Queue(limits)
+        self.queue = Queue()
         self.worker = Worker(self.queue, load, self._on_status)
         self.engine_id, self.settings, self.url = engine_id, settings, url
         self.started = self.last_lease = time.monotonic()
