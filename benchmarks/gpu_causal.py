@@ -19,6 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
+from dg_lsp.engine.model.kv import KV
 
 # isort: split
 import numpy as np
@@ -31,9 +32,9 @@ from dg_lsp.engine.common.drafts import DraftSettings
 from dg_lsp.engine.common.loading import set_up
 from dg_lsp.engine.model import gpu, memory
 from dg_lsp.engine.model.fit import LlamaSizes
-from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import ROWS, Buffers, Recorder
-from dg_lsp.engine.model.tree import ROOM, ROOT, OwnRoom, Tree
+from dg_lsp.engine.model.room import MORE, Room
+from dg_lsp.engine.model.tree import ROOT, Tree
 
 BIASES = ("q_proj", "k_proj", "v_proj")
 SIZES = {
@@ -124,17 +125,21 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
     print(
         f"\n{name}: a pass reads {n_read / 1e9:.2f} GB, floor {floor:.2f} ms; {type(chosen).__name__}, built in {built_s:.1f} s"
     )
-    ids = torch.randint(10, sizes.vocabulary - 1, (1, prefix), device=bench.device)
+    ids = torch.randint(10, sizes.vocabulary - 1, (prefix,)).tolist()
     used = bench.used_mib()
     began = time.perf_counter()
-    model.buffers.record(prefix + 2 * ROOM, 1)
+    model.buffers.record(prefix + 2 * MORE)
     bench.wait()
     state = f"{recorder.n_recorded} graphs" if recorder.is_usable else f"NOT RECORDED: {recorder.reason}"
     print(f"recording: {time.perf_counter() - began:.1f} s, {bench.used_mib() - used:.0f} MiB, {state}")
     with torch.inference_mode():
-        hidden, kv = model.encode(ids)
+        room = Room(model, prefix)
+        hidden, kv = room.read(ids)[-1], room.kv
         n_flops = 2 * (n_read / (2 if kind == "plain" else 1) - model.n_vocabulary * sizes.hidden) * prefix
-        print(f"prefix of {prefix}: {bench.ms(lambda: model.encode(ids)):.2f} ms ({n_flops / 1e12:.1f} TFLOP)", flush=True)
+        print(
+            f"prefix of {prefix}: {bench.ms(lambda: Room(model, prefix).read(ids)):.2f} ms ({n_flops / 1e12:.1f} TFLOP)",
+            flush=True,
+        )
         print("| new tokens | as on a processor | in buffers | recorded | times the floor | recorded part alone |")
         print("| ---: | ---: | ---: | ---: | ---: | ---: |")
         for n_rows in ROWS:
@@ -144,7 +149,7 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
                     columns.append("")
                     continue
                 columns.append(f"{bench.ms(reading(one, kv, n_rows)):.2f}")
-            alone = bench.ms(model.buffers.take(kv, prefix + ROOM, range(prefix))._buffer.graph(n_rows)._graph.run)
+            alone = bench.ms(model.buffers.take(prefix + MORE)._graph(n_rows)._graph.run)
             times = float(columns[-1]) / floor
             print(f"| {n_rows} | {' | '.join(columns)} | {times:.2f} | {alone:.2f} |", flush=True)
         print(f"a new tree and its first pass: {bench.ms(lambda: first_pass(model, kv, hidden)):.2f} ms")
@@ -157,15 +162,22 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
         )
 
 
+def after(model: CausalLlama, kv: KV) -> Room:
+    """Return a room that has read a prefix."""
+    room = Room(model, kv[0][0].shape[2] + MORE)
+    room.add(kv)
+    return room
+
+
 def reading(model: CausalLlama, kv: KV, n_rows: int) -> Callable[[], object]:
     """Return a function that reads `n_rows` tokens after a prefix, and returns the likeliest next ones."""
-    length = kv[0][0].shape[2]
-    n_slots = length + ROOM
-    own = model.buffers.take(kv, n_slots, range(length)) if model.buffers else OwnRoom(model, kv, n_slots, range(length))
+    room = after(model, kv)
+    length = len(room.positions)
     visible = np.tril(np.ones((n_rows, length + n_rows), dtype=np.bool_), length)
 
     def read() -> list[int]:
-        hidden = own.extend(length, [11] * n_rows, range(length, length + n_rows), visible)
+        hidden = room.read([11] * n_rows, range(length, length + n_rows), visible)
+        del room.positions[length:]
         tokens: list[int] = model.logits(hidden).argmax(-1).tolist()
         return tokens
 
@@ -174,15 +186,17 @@ def reading(model: CausalLlama, kv: KV, n_rows: int) -> Callable[[], object]:
 
 def first_pass(model: CausalLlama, kv: Any, hidden: Tensor) -> None:
     """Read one token in a new tree."""
-    tree = Tree(model, kv, 10, hidden[0, -1], buffers=model.buffers)
-    model.logits(tree.hidden(tree.grow([(ROOT, [11])])[0])).argmax(-1).tolist()
+    room = after(model, kv)
+    tree = Tree(room, len(room.positions), 10, hidden)
+    tree.logits(tree.grow([(ROOT, [11])])[0]).argmax(-1).tolist()
 
 
 def drafted(model: CausalLlama, kv: Any, hidden: Tensor) -> int:
     """Write a draft and its branches; return the number of passes."""
-    tree = Tree(model, kv, 10, hidden[0, -1], buffers=model.buffers)
+    room = after(model, kv)
+    tree = Tree(room, len(room.positions), 10, hidden)
     settings = DraftSettings(rows=1, most=DRAFT, banned=(0,), stops=(1,), end=1, branches=BRANCHES)
-    return sum(1 for _ in drafts.drafts(model, tree, settings))
+    return sum(1 for _ in drafts.drafts(tree, settings))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -67,12 +67,11 @@ def prompts(filler: Any, n_holes: int) -> list[list[int]]:
 
 def written(passes: Any, prompt: list[int], ends: set[int]) -> list[int]:
     """Return the tokens that the engine's passes find likeliest, one after another."""
-    import torch
+    from dg_lsp.engine.model.room import Room
 
-    kv, row, out = None, prompt, list[int]()
+    room, row, out = Room(passes, len(prompt) + N_TOKENS), prompt, list[int]()
     while len(out) < N_TOKENS and (not out or out[-1] not in ends):
-        hidden, kv = passes.encode(torch.tensor([row]), kv)
-        out.append(int(passes.logits(hidden[:, -1:])[0, -1].argmax()))
+        out.append(int(passes.logits(room.read(row)[-1:])[0].argmax()))
         row = out[-1:]
     return out
 

@@ -26,7 +26,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
+from dg_lsp.engine.model.kv import KV
 from dg_lsp.engine.model.recording import Buffers
+from dg_lsp.engine.model.room import Room
 
 # isort: split
 import torch
@@ -38,7 +40,6 @@ from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder
 from dg_lsp.engine.model.tree import ROOT, Tree
 
@@ -254,14 +255,16 @@ class _Stages:
 
 def _stages(passes: Passes, clock: Clock, floor: _Floor, device: str, prefix: int) -> list[Stage]:
     n_tokens, stages = passes.config.vocab_size, _Stages(clock)
-    ids = torch.randint(10, n_tokens, (1, prefix), device=device)
-    kv = passes.encode(ids)[1]
+    ids = torch.randint(10, n_tokens, (prefix,)).tolist()
+    room = Room(passes, prefix)
+    room.read(ids)
+    kv = room.kv
     ways = _ways(passes, device)
     for rows, width in ((1, CANVAS), (1, LONG_CANVAS), (4, CANVAS)):
         least = floor.ms(width, rows, prefix, predicted=rows * width)
         for way, fixed in ways.items():
             stages.add(f"step of {rows} x {width}{way}", _stepping(passes, kv, device, [width] * rows, fixed), least)
-    stages.add(f"prefix of {prefix} tokens", lambda: passes.encode(ids), floor.ms(prefix, 1, 0, predicted=0))
+    stages.add(f"prefix of {prefix} tokens", lambda: Room(passes, prefix).read(ids), floor.ms(prefix, 1, 0, predicted=0))
     _continue(passes, kv, stages, floor, prefix, "")
     if device.startswith("cuda"):
         free = partial(memory.free_bytes, device)
@@ -277,11 +280,13 @@ def _stages(passes: Passes, clock: Clock, floor: _Floor, device: str, prefix: in
 
 def _continue(passes: Passes, kv: KV, stages: _Stages, floor: _Floor, prefix: int, way: str) -> None:
     """Time a drafted token and a text to score, each a new branch of one tree."""
-    tree = Tree(passes, kv, 10, torch.zeros(passes.config.hidden_size, device=kv[0][0].device), buffers=passes.buffers)
+    room = Room(passes, prefix)
+    room.add(kv)
+    tree = Tree(room, prefix, 10, torch.zeros(passes.config.hidden_size, device=room.device))
     token = iter(range(10, passes.config.vocab_size))
 
     def drafted() -> torch.Tensor:
-        return passes.logits(tree.hidden(tree.grow([(ROOT, [next(token)])])[0])).argmax(-1)
+        return tree.logits(tree.grow([(ROOT, [next(token)])])[0]).argmax(-1)
 
     def scored() -> list[list[float]]:
         return tree.log_probabilities([[next(token), *[10] * CANVAS]])

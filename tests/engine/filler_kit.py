@@ -13,8 +13,10 @@ from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.fit import gemma_sizes, llama_sizes
 from dg_lsp.engine.model.gpu import PLAIN
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.kv import KV
 from dg_lsp.engine.model.recording import Buffers, Recorder, Work
+from dg_lsp.engine.model.room import Room
+from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.weights.llama import llama_name
 from tests import checkpoints
 
@@ -71,8 +73,28 @@ def ids_of(rows: int, length: int) -> Tensor:
     return torch.randint(10, 110, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
+def room_of(passes: Any, ids: Tensor, more: int = 0) -> Room:
+    """Return a room that has read a text [1, N], with `more` slots."""
+    room = Room(passes, ids.shape[1] + more)
+    room.read(ids[0].tolist())
+    return room
+
+
+def hidden_of(passes: Any, ids: Tensor) -> Tensor:
+    """Return the last hidden states [1, N, H] of a text [1, N]."""
+    return Room(passes, ids.shape[1]).read(ids[0].tolist())[None]
+
+
+def tree_of(passes: Any, ids: Tensor, *, knows_root: bool = False) -> Tree:
+    """Return the tree after a text [1, N], which reads the last token again or knows what the model says after it."""
+    n_read = ids.shape[1] - (not knows_root)
+    room = Room(passes, ids.shape[1])
+    hidden = room.read(ids[0, :n_read].tolist())[-1] if n_read else None
+    return Tree(room, n_read, int(ids[0, -1]), hidden if knows_root else None)
+
+
 def a_prefix(passes: Passes, length: int) -> KV:
-    return passes.encode(ids_of(1, length))[1]
+    return room_of(passes, ids_of(1, length)).kv
 
 
 class WorkingRecorder(Recorder):

@@ -20,7 +20,7 @@ from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.diffusion.readout import NEVER, Constraints, Readout
 from dg_lsp.engine.diffusion.search import Gap, Speculate
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.kv import KV
 
 
 class Decoder(Protocol):

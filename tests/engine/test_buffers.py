@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -25,10 +24,12 @@ from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller, CausalLlama
 from dg_lsp.engine.model.gpu import PLAIN
+from dg_lsp.engine.model.kv import Tokens
 from dg_lsp.engine.model.recording import MAX_BUFFERS, ROWS, STEP, WARM_UPS, Buffers, Recorder, StepGraph, WarmUps, Work
-from dg_lsp.engine.model.tree import ROOT, Tree
+from dg_lsp.engine.model.room import Room
+from dg_lsp.engine.model.tree import ROOT
 from tests.engine.engine_kit import finish
-from tests.engine.filler_kit import WorkingRecorder, ids_of, passes_of
+from tests.engine.filler_kit import WorkingRecorder, ids_of, passes_of, tree_of
 from tests.engine.test_pretrained import FIM
 from tests.engine.test_pretrained import checkpoint as written_model
 
@@ -39,7 +40,7 @@ def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_t
     passes = passes_of("tied", "buffers")
     buffers = passes.buffers
     assert buffers is not None
-    held = [buffers.take([], 10, ()) for _ in range(MAX_BUFFERS + 2)]
+    held = [Room(passes, 10) for _ in range(MAX_BUFFERS + 2)]
     one = buffers.bytes // MAX_BUFFERS
     assert buffers.bytes == MAX_BUFFERS * one  # two are in use without being kept
     buffers.clear()
@@ -48,9 +49,9 @@ def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_t
     buffers.clear()
     assert buffers.bytes == 0
     assert passes._gpu is not None
-    short = Buffers(passes._gpu, lambda: 9 * one)
+    passes.buffers = short = Buffers(passes._gpu, lambda: 9 * one)
     for n_slots in (10, STEP + 10, 10):  # a quarter of 9 is room for two, and one of the second takes it all
-        room = short.take([], n_slots, ())
+        room = Room(passes, n_slots)
         assert room.capacity >= n_slots
         del room
         assert short.bytes <= (9 * one + short.bytes) // 4
@@ -62,12 +63,12 @@ def test_dropped_buffers_give_their_memory_back_without_a_garbage_collection(nam
     gc.collect()
     gc.disable()
     try:
-        tree = Tree(passes, passes.encode(ids)[1], int(ids[0, -1]), buffers=passes.buffers)
+        tree = tree_of(passes, ids)
         for token in range(30, 31 + WARM_UPS):
             tree.grow([(ROOT, [token])])
-        room = passes.buffers._held[0].buffers.room.kv
-        storage = weakref.ref(room if name == "tied" else room[0][0])
-        del room
+        kv = passes.buffers._held[0].buffers.store.kv
+        storage = weakref.ref(kv if name == "tied" else kv[0][0])
+        del kv
         assert storage() is not None
         del tree
         passes.buffers.clear()
@@ -81,7 +82,7 @@ def test_short_trees_share_the_buffers_of_the_usual_length() -> None:
     passes, sizes = passes_of("experts", "buffers", usual=2 * STEP), list[int]()
     for length in (20, 300):
         ids = ids_of(1, length)
-        Tree(passes, passes.encode(ids)[1], int(ids[0, -1]), buffers=passes.buffers).grow([(ROOT, [11])])
+        tree_of(passes, ids).grow([(ROOT, [11])])
         sizes.append(passes.buffers.bytes)
     assert sizes[0] == sizes[1] > 0
 
@@ -90,10 +91,10 @@ def test_passes_are_recorded_before_the_first_request() -> None:
     recorder = WorkingRecorder()
     passes = passes_of("tied", "recorded", recorder)
     assert passes.buffers is not None
-    passes.buffers.record(100, 1)
+    passes.buffers.record(100)
     assert recorder.n_recorded == len(ROWS)
     ids = ids_of(1, 30)
-    tree = Tree(passes, passes.encode(ids)[1], int(ids[0, -1]), buffers=passes.buffers)
+    tree = tree_of(passes, ids)
     tree.grow([(ROOT, [1, 2])])
     assert recorder.n_recorded == len(ROWS)
 
@@ -121,7 +122,7 @@ def test_a_fill_in_buffers_has_the_candidates_of_a_processor(fim_tokens: tuple[s
             scores.append({each.text: each.joint_logp for each in task.progress.proposals})
             del task
         if passes is in_rooms:
-            assert n_recorded == len(ROWS) * (2 if fim_tokens else 1)  # before the first request
+            assert n_recorded == len(ROWS)  # before the first request
             assert in_rooms.buffers is not None
             assert in_rooms.buffers.bytes > 0
             filler.trim()  # no request uses a buffer any more, without a garbage collection
@@ -132,7 +133,7 @@ def test_a_fill_in_buffers_has_the_candidates_of_a_processor(fim_tokens: tuple[s
         assert theirs == pytest.approx(ours, abs=1e-3)
 
 
-@pytest.mark.parametrize("where", ["encode", "read"])
+@pytest.mark.parametrize("where", ["prompt", "tree"])
 def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,18 +150,19 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
         finally:
             task.close()
 
-    work = getattr(passes._gpu, where)
+    assert passes._gpu is not None
+    read = passes._gpu.read
 
-    def runs_out(inputs: Any, *others: Any) -> Any:
-        if where == "read" and inputs.visible is None:  # the prefix
-            return work(inputs, *others)
+    def runs_out(tokens: Tokens, store: Any) -> Any:
+        if (tokens.visible is None) != (where == "prompt"):
+            return read(tokens, store)
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     expected = texts(REQUESTS[0])
     assert expected
     filler.trim()
     with monkeypatch.context() as patched:
-        patched.setattr(passes._gpu, where, runs_out)
+        patched.setattr(passes._gpu, "read", runs_out)
         with pytest.raises(torch.OutOfMemoryError):
             texts(REQUESTS[0])
     filler.trim()
@@ -193,8 +195,7 @@ def test_after_the_start_fills_of_any_length_replay_recorded_passes_only(
     passes, recorder = CausalLlama(loaded.passes.sizes, load_file(tmp_path / "model.safetensors"), "plain"), Replaying()
     passes.use_buffers(PLAIN, lambda: None, recorder)
     filler = CausalFiller(replace(loaded, passes=passes))
-    assert n_direct == len(ROWS) * WARM_UPS  # the second room of a model that reads on needs no more of them
-    n_rooms = 2 if fim_tokens else 1
+    assert n_direct == len(ROWS) * WARM_UPS
     for n_lines in (1, 25, 70, 300):
         request = replace(REQUESTS[0], prefix="value = other(1)\n" * n_lines + REQUESTS[0].prefix)
         task = finish(filler.start(request))
@@ -202,13 +203,11 @@ def test_after_the_start_fills_of_any_length_replay_recorded_passes_only(
         assert task.candidates()
         del task
         assert n_direct == len(ROWS) * WARM_UPS
-        assert recorder.n_recorded == len(ROWS) * n_rooms
+        assert recorder.n_recorded == len(ROWS)
     filler.trim()
-    room = passes.buffers.take(passes.encode(ids_of(1, 20))[1], 100, range(20)) if passes.buffers else None
-    assert room is not None
-    room.extend(20, [1, 2], [20, 21], np.ones((2, 22), dtype=np.bool_))
-    assert n_direct == len(ROWS) * WARM_UPS  # a new room is recorded at its first use
-    assert recorder.n_recorded == len(ROWS) * n_rooms + 1
+    tree_of(passes, ids_of(1, 20)).grow([(ROOT, [1])])
+    assert n_direct == len(ROWS) * WARM_UPS  # a new buffer is recorded at its first use
+    assert recorder.n_recorded == len(ROWS) + 1
 
 
 INTERPRETED = """

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.layout import CausalInputs
 from dg_lsp.engine.common.local import LocalTask
-from dg_lsp.engine.model.tree import ROOT, Tree
+from dg_lsp.engine.model.kv import KV, Tokens
+from dg_lsp.engine.model.tree import ROOT
 from tests import checkpoints
 from tests.engine.engine_kit import finish
+from tests.engine.filler_kit import tree_of
 
 PREFIX, SUFFIX = "def add(a, b):\n    ", "\n    return a + b\n"
 LINE = Hole(Span(0, 0), "cursor")
@@ -63,7 +66,7 @@ def written_plainly(filler: CausalFiller, asked: InfillRequest) -> Iterator[str]
     banned = [token for token in vocabulary.special if token != prompt.end]
     with torch.inference_mode():
         while len(ids) < inputs.most_tokens:
-            tree = Tree(passes, passes.encode(torch.tensor([prompt.ids]))[1], prompt.ids[-1])
+            tree = tree_of(passes, torch.tensor([prompt.ids]))
             node = tree.grow([(ROOT, ids)])[0][-1] if ids else ROOT
             logits = passes.logits(tree.hidden([node]))[0]
             logits[banned] = -torch.inf
@@ -121,20 +124,15 @@ def test_a_fill_can_end_after_any_step(filler: CausalFiller, hole: Hole) -> None
 
 @pytest.fixture
 def passes_run(filler: CausalFiller, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the passes that run: `encode` for the prefix, `extend` for drafts and scores."""
-    passes, names = type(filler.loaded.passes), list[str]()
+    """The passes that run: over the `text` of the prefix, or over the `tree` of drafts and scores."""
+    passes, names = filler.loaded.passes, list[str]()
+    read = passes.read
 
-    def watch(name: str) -> None:
-        run = getattr(passes, name)
+    def watched(tokens: Tokens, store: KV) -> Tensor:
+        names.append("text" if tokens.visible is None else "tree")
+        return read(tokens, store)
 
-        def watched(*values: object) -> object:
-            names.append(name)
-            return run(*values)
-
-        monkeypatch.setattr(passes, name, watched)
-
-    watch("encode")
-    watch("extend")
+    monkeypatch.setattr(passes, "read", watched)
     return names
 
 
@@ -165,7 +163,7 @@ def test_a_token_that_is_typed_needs_no_pass_of_its_own(filler: CausalFiller, pa
     passes_run.clear()
     task = filler.start(asked[at])
     task.step()
-    assert passes_run == ["extend"], "the first pass of the draft reads the token"
+    assert passes_run == ["tree"], "the first pass of the draft reads the token"
     finish(task).close()
     assert filler.cache.known(ids[at]) == len(ids[at])
 

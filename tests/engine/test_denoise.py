@@ -16,6 +16,7 @@ from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.diffusion.readout import Constraints, sliced
 from tests.engine import reference
+from tests.engine.filler_kit import room_of
 from tests.engine.reference import PlainDecoder, take_step
 
 VOCABULARY = 12
@@ -131,7 +132,7 @@ def test_the_loops_agree_on_a_real_model(with_experts: Any) -> None:
         Row((20,) * 4 + (50,) + (20,) * 3 + (40,), (True,) * 4 + (False,) + (True,) * 3 + (False,), 6, seed=3, greedy=False),
     ]
     with torch.no_grad():
-        decoder = PlainDecoder(passes, passes.encode(torch.arange(30)[None] + 10)[1])
+        decoder = PlainDecoder(passes, room_of(passes, torch.arange(30)[None] + 10).kv)
         denoiser = Denoiser(many, limit, Sampling(), 120)
         while not denoiser.done:
             take_step(denoiser, decoder)

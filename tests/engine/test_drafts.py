@@ -13,8 +13,8 @@ import torch
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import CausalDraft, DraftSettings, FileModel
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.model.prefix_cache import crop
 from dg_lsp.engine.model.tree import Tree
+from tests.engine.filler_kit import hidden_of, tree_of
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
@@ -30,7 +30,7 @@ def passes(with_experts: Any) -> Passes:
 
 def after_prefix(passes: Passes) -> Tree:
     """The tree after the prefix."""
-    return Tree(passes, passes.encode(torch.tensor([PREFIX]))[1], PREFIX[-1])
+    return tree_of(passes, torch.tensor([PREFIX]))
 
 
 def starting(first: tuple[int, ...]) -> drafts.Allowed:
@@ -39,7 +39,7 @@ def starting(first: tuple[int, ...]) -> drafts.Allowed:
 
 
 def written(passes: Passes, **settings: Any) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
-    return drafts.drafts(passes, after_prefix(passes), DraftSettings(**settings))
+    return drafts.drafts(after_prefix(passes), DraftSettings(**settings))
 
 
 def drafted(
@@ -69,12 +69,17 @@ def finished(work: Generator[list[CausalDraft], bool | None, list[CausalDraft]])
     return counted(work)[0]
 
 
+def logps_after(passes: Passes, ids: list[int]) -> torch.Tensor:
+    """The log-probabilities of what follows the prefix, and each of the tokens behind it, in a pass over the whole text."""
+    hidden = hidden_of(passes, torch.tensor([[*PREFIX, *ids]]))[0, len(PREFIX) - 1 :]
+    return passes.logits(hidden).log_softmax(-1)
+
+
 def check_scores(passes: Passes, drafts: list[CausalDraft], most: int) -> None:
     """Check the log-probabilities of drafts by a pass over each whole one."""
     assert drafts
-    kv = crop(passes.encode(torch.tensor([PREFIX]))[1], len(PREFIX) - 1)
     for draft in drafts:
-        logps = passes.logits(passes.encode(torch.tensor([[PREFIX[-1], *draft.ids]]), kv)[0][0]).log_softmax(-1)
+        logps = logps_after(passes, draft.ids)
         assert draft.logps == pytest.approx([float(logps[at, token]) for at, token in enumerate(draft.ids)], abs=1e-4)
         # Tokens after the maximum number are not evaluated.
         assert (draft.end is None) == (len(draft.ids) == most)
@@ -83,9 +88,7 @@ def check_scores(passes: Passes, drafts: list[CausalDraft], most: int) -> None:
 
 def chances_after(passes: Passes, file: FileModel | None, ids: list[int]) -> torch.Tensor:
     """The probabilities of the token after `ids`, in a pass of its own."""
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
-    hidden, _ = passes.encode(torch.tensor([[PREFIX[-1], *ids]]), crop(kv, len(PREFIX) - 1))
-    logits = passes.logits(hidden[0, -1])
+    logits = logps_after(passes, ids)[-1]
     logits[BANNED] = -torch.inf
     mixed = logits.softmax(-1)
     if file is not None:
@@ -151,11 +154,11 @@ def test_what_drafting_computed_is_not_computed_again(passes: Passes, monkeypatc
     tree, file = after_prefix(passes), FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"rows": 1, "most": 10, "banned": BANNED, "stops": STOPS, "end": END, "branches": 2}
     settings = DraftSettings(**limits, allowed=starting((32,)), file=file)
-    drafts_and_branches, _ = counted(drafts.drafts(passes, tree, settings))
+    drafts_and_branches, _ = counted(drafts.drafts(tree, settings))
     rows = [[*draft.ids, END] for draft in drafts_and_branches if draft.end is not None]
     assert rows
     monkeypatch.setattr(type(passes), "logits", lambda *_: pytest.fail("the tokens of a draft are known"))
-    monkeypatch.setattr(type(passes), "extend", lambda *_: pytest.fail("the tokens of a draft are encoded"))
+    monkeypatch.setattr(type(passes), "read", lambda *_: pytest.fail("the tokens of a draft are encoded"))
     for row, logps in zip(rows, tree.log_probabilities(rows), strict=True):
         check_bound(tree, row, sum(logps), is_exact=True)
 
@@ -192,9 +195,9 @@ def test_a_draft_that_is_enough_has_no_branches(passes: Passes) -> None:
 def test_a_tree_learns_how_likely_other_texts_are_where_drafts_begin_like_them(passes: Passes) -> None:
     tree = after_prefix(passes)
     settings: dict[str, Any] = {"rows": 1, "most": 6, "banned": BANNED, "stops": STOPS, "end": END}
-    [draft], _ = counted(drafts.drafts(passes, after_prefix(passes), DraftSettings(**settings)))
+    [draft], _ = counted(drafts.drafts(after_prefix(passes), DraftSettings(**settings)))
     other = [*draft.ids[:2], next(token for token in range(40, 60) if token != draft.ids[2]), 30]
-    counted(drafts.drafts(passes, tree, DraftSettings(**settings, others=[other])))
+    counted(drafts.drafts(tree, DraftSettings(**settings, others=[other])))
     logps = after_prefix(passes).log_probabilities([other])[0]
     check_bound(tree, other, sum(logps[:3]), is_exact=False)
 

@@ -15,10 +15,10 @@ from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.edit import EditDraft, EditInputs
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests import checkpoints
 from tests.engine.engine_kit import finish
+from tests.engine.filler_kit import hidden_of, tree_of
 
 BEFORE = f"def area(w, h):\n    return w * h  # {edits.SEPARATOR}\n\n\nprint(area(2, 3))\n"
 AFTER = BEFORE.replace("def area(w", "def size(w")
@@ -49,7 +49,7 @@ def greedy(filler: CausalFiller) -> list[int]:
     n_read = len(ids)
     with torch.inference_mode():
         while len(ids) < n_read + N_TOKENS:
-            hidden, _ = passes.encode(torch.tensor([ids]))
+            hidden = hidden_of(passes, torch.tensor([ids]))
             ids.append(int(passes.logits(hidden[:, -1:]).argmax()))
     return ids[n_read:]
 
@@ -87,8 +87,7 @@ def test_predicted_tokens_save_passes_and_change_no_answer(
     inputs.copy = tuple(copy)
     written, n_passes = EditDraft(inputs), 0
     with torch.inference_mode():
-        _, kv = filler.loaded.passes.encode(torch.tensor([inputs.prompt.ids[:-1]]))
-        tree = Tree(filler.loaded.passes, kv, inputs.prompt.ids[-1], has_root=False)
+        tree = tree_of(filler.loaded.passes, torch.tensor([inputs.prompt.ids]))
         while len(written.ids) < N_TOKENS:
             written.write(tree)
             n_passes += 1

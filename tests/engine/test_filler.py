@@ -30,8 +30,10 @@ from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.search import Speculate
 from dg_lsp.engine.model import cores
 from dg_lsp.engine.model.prefix_cache import PrefixCache
+from dg_lsp.engine.model.room import PrefixEncoder
 from dg_lsp.engine.model.tree import Tree
 from tests.engine.engine_kit import finish
+from tests.engine.filler_kit import ids_of, passes_of, room_of
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
@@ -384,11 +386,10 @@ def test_the_cache_has_the_keys_and_values_of_all_that_was_encoded(rows: list[li
     cache = PrefixCache()
     for row in rows:
         cache.put(row, kv_of(*row), torch.tensor([float(len(row))]))
-    n_known, kv = cache.longest(asked)
-    assert n_known == cache.known(asked) == max((n_common(row, asked) for row in rows), default=0)
-    assert (kv is None) == (n_known == 0)
-    for found, side in zip(kv[0] if kv else (), kv_of(*asked[:n_known])[0], strict=kv is not None):
-        assert torch.equal(found, side)
+    runs, n_known = cache.runs(asked), cache.known(asked)
+    assert n_known == max((n_common(row, asked) for row in rows), default=0)
+    for index, side in enumerate(kv_of(*asked[:n_known])[0]):
+        assert torch.equal(torch.cat([side[:, :, :0], *(kv[0][index] for kv in runs)], 2), side)
     for row in rows:
         hidden = cache.last_hidden(tuple(row))
         assert hidden is not None
@@ -404,7 +405,7 @@ def test_what_prefixes_have_in_common_is_kept_once_and_their_ends_are_dropped_fi
         cache.put([*shared, *range(end, end + 100)], kv_of(*shared, *range(end, end + 100)))
     assert cache.bytes == 600 * size
     cache.max_bytes = 550 * size
-    cache.longest([*shared, 1000])
+    cache.runs([*shared, 1000])
     cache.put([*shared, 4000], kv_of(*shared, 4000))
     assert [cache.known([*shared, *range(end, end + 100)]) for end in (1000, 2000, 3000, 4000)] == [400, 300, 400, 301]
 
@@ -415,7 +416,11 @@ def test_keys_and_values_are_kept_in_a_narrower_type() -> None:
         cache.put(range(10), kv_of(*range(10)))
         cache.put([*range(5), 7], kv_of(*range(5), 7))
     assert 2 * narrow.bytes == wide.bytes
-    kv = narrow.longest([*range(5), 7])[1]
-    assert kv is not None
-    assert torch.equal(kv[0][0], kv_of(*range(5), 7)[0][0])
-    assert kv[0][0].dtype is torch.float32
+    passes = passes_of("tied")
+    room = room_of(passes, ids_of(1, 9))
+    narrow.clear()
+    narrow.put(range(9), room.kv)
+    copied = PrefixEncoder(passes, "cpu", narrow).room(range(9)).kv
+    for found, expected in zip(copied, room.kv, strict=True):
+        assert found[0].dtype is torch.float32
+        torch.testing.assert_close(found[0], expected[0], atol=1e-2, rtol=1e-3)

@@ -22,6 +22,7 @@ from dg_lsp.engine.model.fit import VLLM_NVFP4, Machine, NoRoomError, machine
 from dg_lsp.wire import laptop
 from dg_lsp.wire.extras import install_command
 from tests.engine import real_geometry
+from tests.engine.filler_kit import room_of
 from tests.pages import gpus as page
 
 PUBLISHED = fit.of_config(real_geometry.config_values(**real_geometry.PUBLISHED))
@@ -60,12 +61,12 @@ def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[s
         passes = local.load_model(str(folder), device="cpu", threads=1, dtype=precision).passes
         assert quantised.n_bytes(passes.model) == pytest.approx(told.weights, rel=0.05), precision
         with torch.inference_mode():
-            kv = passes.encode(torch.arange(96)[None] + 300)[1]
+            kv = room_of(passes, torch.arange(96)[None] + 300).kv
         measured = sum(one.numel() * one.element_size() for pair in kv for one in pair)
         assert measured == pytest.approx(told.cache, rel=0.05)
         cost = memory.cost(passes)
         bucket = Bucket(1, 32, 32, 96, samples=False, n_conditioning=8, sampling=Sampling())
-        step = FixedStep(passes, bucket, kv, passes.n_vocabulary)
+        step = FixedStep(passes, bucket, passes.n_vocabulary)
         measured = sum(one.numel() * one.element_size() for pair in step.kv for one in pair)
         assert measured + 32 * (cost.canvas_token - cost.prefix_token) == pytest.approx(told.row, rel=0.05)
         if precision in ("fp8", "int4"):

@@ -28,7 +28,7 @@ from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import Cost
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.kv import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph, Work
 from tests.engine.engine_kit import finish
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder, a_prefix
@@ -202,7 +202,7 @@ def test_a_fill_in_shared_buffers_has_the_same_candidates(instruct_layout: Path)
     assert all(found)
 
 
-@pytest.mark.parametrize("where", ["decode", "extend"])
+@pytest.mark.parametrize("where", ["decode", "read"])
 def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     instruct_layout: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

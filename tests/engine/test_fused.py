@@ -14,6 +14,7 @@ from dg_lsp.engine.diffusion.gemma import fused, quantised
 from dg_lsp.engine.diffusion.gemma.fused import Bank, Tiles
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight, Int4Weight, NarrowExperts, NarrowLinear
+from tests.engine.filler_kit import room_of
 from tests.engine.reference import decoded
 
 MAX_SHARED = 99 * 1024  # the bytes of shared memory that a block has on a consumer card
@@ -117,7 +118,7 @@ def test_a_pass_with_the_kernels_equals_that_with_the_library(
                 narrow.add(name, Fp8Weight.of(getattr(layer.experts, name).data))
             layer.experts = narrow
     passes, ids = Passes(model), torch.arange(10, 30, device=DEVICE)[None]
-    kv = passes.encode(ids)[1]
+    kv = room_of(passes, ids).kv
     canvas = torch.tensor([[11, 50, 60], [12, 13, 14]], device=DEVICE)
     expected = passes.logits(decoded(passes, canvas, kv))
     calls: list[int] = []

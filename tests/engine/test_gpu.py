@@ -21,11 +21,13 @@ from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import gpu, memory
 from dg_lsp.engine.model.fit import llama_sizes
-from dg_lsp.engine.model.prefix_cache import KV, crop
+from dg_lsp.engine.model.kv import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph
+from dg_lsp.engine.model.room import Room
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.checkpoints import llama
 from tests.engine import reference
+from tests.engine.filler_kit import hidden_of, room_of, tree_of
 from tests.engine.reference import PlainDecoder, decoded, take_step
 
 pytestmark = [
@@ -53,9 +55,10 @@ def test_gpu_passes_equal_cpu_passes(both: tuple[Passes, Passes], length: int) -
     ids = torch.arange(length)[None] + 10
     found = []
     for passes, device in zip(both, ("cpu", "cuda"), strict=True):
-        hidden, kv = passes.encode(ids.to(device))
+        room = Room(passes, length + 10)
+        hidden, kv = room.read(ids[0].tolist()), room.kv
         canvas = torch.tensor([[11, 50, 60], [12, 13, 14]], device=device)
-        tree = Tree(passes, kv, int(ids[0, -1]), hidden[0, -1])
+        tree = Tree(room, length, int(ids[0, -1]), hidden[-1])
         [[first, second], [_, third]] = tree.grow([(ROOT, [30, 31]), (ROOT, [30, 32])])
         found.append([hidden, passes.logits(decoded(passes, canvas, kv)), tree.hidden([first, second, third])])
     for ours, theirs in zip(*found, strict=True):
@@ -65,7 +68,7 @@ def test_gpu_passes_equal_cpu_passes(both: tuple[Passes, Passes], length: int) -
 def test_gpu_rows_equal_cpu_rows(both: tuple[Passes, Passes]) -> None:
     found = []
     for passes, device in zip(both, ("cpu", "cuda"), strict=True):
-        kv = passes.encode(torch.arange(10, 40, device=device)[None])[1]
+        kv = room_of(passes, torch.arange(10, 40)[None]).kv
         denoiser = Denoiser(ROWS, LIMITS, Sampling(), 120, device)
         while not denoiser.done:
             take_step(denoiser, PlainDecoder(passes, kv))
@@ -88,7 +91,7 @@ def fixed(passes: Passes, recorder: Recorder | None) -> FixedSteps:
 
 def a_prefix(passes: Passes, length: int) -> KV:
     ids = torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length))
-    return passes.encode(ids.to("cuda"))[1]
+    return room_of(passes, ids).kv
 
 
 @pytest.mark.parametrize("length", [9, 30, 600])
@@ -133,11 +136,8 @@ def test_recorded_drafts_and_scores_equal_those_that_are_not_recorded(with_exper
     recorded.buffers = Buffers(recorded, lambda: memory.free_bytes("cuda"), recorder)
     most = 1e-3 if dtype is torch.float32 else 0.1
     for length in (9, 600):
-        ids = torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length)).to("cuda")
-        trees = []
-        for passes in (plain, recorded):
-            hidden, kv = passes.encode(ids)
-            trees.append(Tree(passes, kv, int(ids[0, -1]), hidden[0, -1], buffers=passes.buffers))
+        ids = torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length))
+        trees = [tree_of(passes, ids, knows_root=True) for passes in (plain, recorded)]
         for seed in range(8):
             tokens = torch.randint(10, 110, (1 + 5 * (seed % 3),), generator=torch.Generator().manual_seed(seed)).tolist()
             ours, theirs = (tree.hidden(tree.grow([(ROOT, tokens)])[0]) for tree in reversed(trees))
@@ -198,12 +198,10 @@ def causal(dtype: torch.dtype, device: str) -> CausalLlama:
 
 def scores(passes: CausalLlama, length: int) -> list[list[float]]:
     """Return the log-probabilities of rows that grow a tree behind a prefix, one token at a time and many at once."""
-    device = str(passes._device)
     ids = torch.randint(0, 300, (1, length), generator=torch.Generator().manual_seed(length))
-    kv = passes.encode(ids.to(device))[1]
-    found = []
-    for cut in (length, length - 3):  # the second as after a prefix that was cropped
-        tree = Tree(passes, crop(kv, cut), int(ids[0, cut - 1]), buffers=passes.buffers)
+    room, found = room_of(passes, ids, 10), []
+    for cut in (length, length - 3):  # the second does not see all that the room has read
+        tree = Tree(room, cut - 1, int(ids[0, cut - 1]))
         rows = [[token % 300 for token in range(start, start + 40)] for start in (1, 1, 60, 170)]
         rows[1] = [*rows[0][:20], *rows[2][:30]]
         node = ROOT
@@ -259,7 +257,7 @@ def test_weights_in_8_bits_on_a_gpu_score_as_on_a_processor() -> None:
         weights = {name: tensor.to(device) for name, tensor in model.state_dict().items()}
         passes = CausalLlama(sizes, weights, "int8-weights")
         passes.use_buffers(gpu.best(device), lambda: None, None)
-        found.append(passes.logits(passes.encode(ids.to(device))[0]).log_softmax(-1).cpu())
+        found.append(passes.logits(hidden_of(passes, ids)).log_softmax(-1).cpu())
     assert float((found[0] - found[1]).abs().mean()) < 0.05 * float(found[0].std())
 
 

@@ -24,7 +24,7 @@ from dg_lsp.engine.model.matmul import Quantised, int8_is_supported, quantised
 from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 from dg_lsp.engine.model.weights.llama import llama_name
 from tests import checkpoints
-from tests.engine.filler_kit import ids_of, library_logits
+from tests.engine.filler_kit import hidden_of, ids_of, library_logits
 
 
 def test_a_decoder_with_experts_or_a_short_window_is_no_causal_model(with_experts: Any) -> None:
@@ -47,7 +47,7 @@ def test_the_embedded_model_equals_the_librarys_and_is_loaded_without_it() -> No
     assert process.stdout.strip() == "['torch']"
     model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(str(folder), dtype=torch.float32)
     passes, ids = load_model("embedded", device="cpu", dtype="float32").passes, 100 + ids_of(1, 40)
-    torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), library_logits(model, ids), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(passes.logits(hidden_of(passes, ids)), library_logits(model, ids), atol=1e-3, rtol=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_folder_in_32_bits_equals_the_library(folder: Path) -> None:
     with torch.inference_mode():
         expected = Qwen2ForCausalLM.from_pretrained(folder)(ids).logits
     passes = loaded.passes
-    torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), expected, atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(passes.logits(hidden_of(passes, ids)), expected, atol=2e-4, rtol=1e-4)
     assert (loaded.dtype, loaded.passes.products_dtype, passes.n_vocabulary) == ("float32", "float32", 300)
 
 
@@ -96,7 +96,7 @@ def test_folder_on_the_hub_s_bfloat16_is_read(folder: Path, tmp_path: Path) -> N
     model = Qwen2ForCausalLM.from_pretrained(narrow, dtype=torch.float32)
     with torch.inference_mode():
         expected = model(ids_of(1, 9)).logits
-    torch.testing.assert_close(passes.logits(passes.encode(ids_of(1, 9))[0]), expected, atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(passes.logits(hidden_of(passes, ids_of(1, 9))), expected, atol=2e-4, rtol=1e-4)
 
 
 def test_converted_folder_in_32_bits_has_the_values_times_their_scales(folder: Path, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_converted_folder_in_32_bits_has_the_values_times_their_scales(folder: P
     with torch.inference_mode():
         expected = model(ids).logits
     passes = load_model(str(path), device="cpu", dtype="float32").passes
-    torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), expected, atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(passes.logits(hidden_of(passes, ids)), expected, atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.skipif(not int8_is_supported(), reason="this processor has no instructions for 8-bit products")
@@ -117,12 +117,12 @@ def test_both_formats_give_the_same_8_bit_model(folder: Path, tmp_path: Path) ->
     first = load_model(str(folder), device="cpu")
     second = load_model(str(converted(folder, tmp_path / "converted")), device="cpu")
     ids = ids_of(1, 30)
-    hidden, other = (loaded.passes.encode(ids)[0] for loaded in (first, second))
+    hidden, other = (hidden_of(loaded.passes, ids) for loaded in (first, second))
     assert torch.equal(first.passes.logits(hidden), second.passes.logits(other))
     assert first.dtype == second.dtype == first.passes.products_dtype == "int8"
     assert first.passes.n_bytes() == second.passes.n_bytes() > 0
     wide = load_model(str(folder), device="cpu", dtype="float32").passes
-    expected = wide.logits(wide.encode(ids)[0]).softmax(-1)
+    expected = wide.logits(hidden_of(wide, ids)).softmax(-1)
     assert float((first.passes.logits(hidden).softmax(-1) - expected).abs().sum(-1).mean()) < 0.2
 
 

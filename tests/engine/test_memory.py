@@ -37,10 +37,8 @@ def test_a_rows_bytes_are_those_of_its_prefix_and_canvas() -> None:
 
 def test_a_prefix_tokens_bytes_equal_those_of_rows(with_experts: Any) -> None:
     passes, cost = Passes(with_experts), memory.cost(Passes(with_experts))
-    with torch.no_grad():
-        kv = passes.encode(torch.arange(20)[None] + 10)[1]
     bucket = Bucket(3, 8, 8, 20, samples=False, n_conditioning=8, sampling=Sampling())
-    step = FixedStep(passes, bucket, kv, passes.n_vocabulary)
+    step = FixedStep(passes, bucket, passes.n_vocabulary)
     n_bytes = sum(one.numel() * one.element_size() for pair in step.kv for one in pair)
     assert n_bytes == (20 + 3 * 8) * cost.prefix_token
     assert cost.canvas_token > cost.prefix_token + 4 * with_experts.lm_head.weight.shape[0]

@@ -12,19 +12,22 @@ from torch import Tensor
 
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import matmul
-from dg_lsp.engine.model import tree as trees
-from dg_lsp.engine.model.prefix_cache import crop
+from dg_lsp.engine.model import room as rooms
 from dg_lsp.engine.model.recording import ROWS, STEP, WARM_UPS
+from dg_lsp.engine.model.room import Room
 from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
 from tests.engine.filler_kit import (
     MODELS,
     WAYS,
     Way,
+    hidden_of,
     ids_of,
     library_logits,
     model_of,
     passes_of,
     recorder_of,
+    room_of,
+    tree_of,
 )
 from tests.engine.reference import decoded
 
@@ -60,17 +63,13 @@ def check_close(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("way", ["processor", "buffers"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_text_in_parts_reads_as_the_library_reads_it(name: str, way: Way, length: int, cuts: tuple[int, ...]) -> None:
-    n_rows = 2 if way == "processor" else 1
-    passes, ids = passes_of(name, way), ids_of(n_rows, length)
-    expected_kv = passes_of(name).encode(ids)[1]
-    parts, kv = list[Tensor](), None
-    for start, end in pairwise((0, *cuts, length)):
-        hidden, kv = passes.encode(ids[:, start:end], kv and crop(kv, start))
-        parts.append(hidden)
-    check_close(passes.logits(torch.cat(parts, 1)), library_logits(model_of(name), ids))
-    for pair, expected in zip(kv or (), expected_kv, strict=True):
+    passes, ids = passes_of(name, way), ids_of(1, length)
+    room = Room(passes, 1)  # it grows at the second part
+    parts = [room.read(ids[0, start:end].tolist()) for start, end in pairwise((0, *cuts, length))]
+    check_close(passes.logits(torch.cat(parts)), library_logits(model_of(name), ids)[0])
+    for pair, expected in zip(room.kv, room_of(passes_of(name), ids).kv, strict=True):
         for side, other in zip(pair, expected, strict=True):
-            assert side.shape[::2] == (n_rows, length)
+            assert side.shape[2] == length
             check_close(side, other)
 
 
@@ -87,7 +86,7 @@ def test_a_text_in_parts_reads_as_the_library_reads_it(name: str, way: Way, leng
 @pytest.mark.parametrize("name", ["biases", "encoder"])
 def test_each_kind_of_product_gives_nearly_the_library_s_logits(name: str, kind: matmul.Kind, way: Way, most: float) -> None:
     passes, ids = passes_of(name, way, kind=kind), ids_of(1, 23)
-    logits = passes.logits(passes.encode(ids)[0])
+    logits = passes.logits(hidden_of(passes, ids))
     expected = library_logits(model_of(name), ids).log_softmax(-1)
     assert logits.dtype == torch.float32
     assert float((logits.log_softmax(-1) - expected).abs().mean()) < most * float(expected.std())
@@ -96,27 +95,20 @@ def test_each_kind_of_product_gives_nearly_the_library_s_logits(name: str, kind:
 def test_logits_in_slices_are_those_of_the_whole_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dg_lsp.engine.model.weights.llama.VOCABULARY_SLICE", 128)
     passes, ids = passes_of("untied"), ids_of(1, 5)
-    check_close(passes.logits(passes.encode(ids)[0]), library_logits(model_of("untied"), ids))
+    check_close(passes.logits(hidden_of(passes, ids)), library_logits(model_of("untied"), ids))
 
 
 @needs_int8
 def test_blocks_of_the_feed_forward_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes, ids = passes_of("tied", kind="int8"), ids_of(3, 11)
-    whole, kv = passes.encode(ids)
-    more, _ = passes.encode(ids, kv)
-    monkeypatch.setattr("dg_lsp.engine.model.weights.llama.BLOCK", 4)
-    blocks, kv = passes.encode(ids)
-    assert torch.equal(blocks, whole)
-    assert torch.equal(passes.encode(ids, kv)[0], more)
+    passes, ids, found = passes_of("tied", kind="int8"), ids_of(1, 33)[0].tolist(), list[Tensor]()
+    for n_rows in (64, 4):
+        monkeypatch.setattr("dg_lsp.engine.model.weights.llama.BLOCK", n_rows)
+        room = Room(passes, 66)
+        found.append(torch.cat([room.read(ids), room.read(ids)]))
+    assert torch.equal(*found)
 
 
 # --- A tree
-
-
-def a_tree(passes: Any, ids: Tensor, *, knows_root: bool = False) -> Tree:
-    """Return the tree after a prefix, which reads the prefix's last token again or knows what the model says after it."""
-    hidden, kv = passes.encode(ids)
-    return Tree(passes, kv, int(ids[0, -1]), hidden[0, -1] if knows_root else None, buffers=passes.buffers)
 
 
 def after(name: str, ids: Tensor, path: list[int]) -> Tensor:
@@ -153,11 +145,11 @@ def check_tree(tree: Tree, passes: Any, name: str, ids: Tensor, seed: int = 0) -
 def test_a_tree_says_what_the_library_says_row_by_row(
     name: str, way: Way, knows_root: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(trees, "ROOM", 2)  # its buffer grows at each pass
+    monkeypatch.setattr(rooms, "MORE", 2)  # its room grows at each pass
     ids, recorder = ids_of(1, 12), recorder_of(way)
     passes = passes_of(name, way, recorder)
     with caplog.at_level(logging.WARNING):
-        check_tree(a_tree(passes, ids, knows_root=knows_root), passes, name, ids)
+        check_tree(tree_of(passes, ids, knows_root=knows_root), passes, name, ids)
     lines = [record.getMessage() for record in caplog.records]
     if way == "refused":
         [line] = lines
@@ -172,35 +164,33 @@ def test_a_tree_says_what_the_library_says_row_by_row(
 @pytest.mark.parametrize("length", [3, STEP - 4, STEP - 1, STEP, STEP + 1, 2 * STEP - 2])
 @pytest.mark.parametrize("name", ["tied", "experts"])
 def test_a_tree_of_any_length_goes_on_in_a_longer_buffer(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "ROOM", 0)
+    monkeypatch.setattr(rooms, "MORE", 0)
     passes, ids = passes_of(name, "recorded"), ids_of(1, length)
-    check_tree(a_tree(passes, ids), passes, name, ids)
+    check_tree(tree_of(passes, ids), passes, name, ids)
 
 
 @pytest.mark.parametrize("name", ["tied", "experts"])
 def test_trees_take_turns_in_buffers_of_their_own_and_later_ones_take_them_over(name: str) -> None:
     passes, ids = passes_of(name, "recorded"), ids_of(1, 30)
-    kv, sizes = passes.encode(ids)[1], set[int]()
+    sizes = set[int]()
     for _ in range(3):
         lengths = (30, 12, 20)
-        all_trees = [Tree(passes, crop(kv, n), int(ids[0, n - 1]), buffers=passes.buffers) for n in lengths]
+        all_trees = [tree_of(passes, ids[:, :n]) for n in lengths]
         for seed in range(3):
             for tree, length in zip(all_trees, lengths, strict=True):
                 check_tree(tree, passes, name, ids[:, :length], seed)
         sizes.add(passes.buffers.bytes)
         del all_trees, tree
     [n_bytes] = sizes
-    keys = kv[0][0]
-    one = 2 * keys.element_size() * keys.shape[1] * keys.shape[3] * len(kv) * STEP
-    # Each tree outgrows its first buffer. A model of experts counts what its passes need, too.
-    assert n_bytes == 3 * (one + 2 * one) or name == "experts"
+    # Each tree outgrows its first buffer.
+    assert n_bytes == 3 * sum(passes.buffers.passes.store_bytes(n * STEP) for n in (1, 2))
 
 
 def test_a_pass_of_many_tokens_is_not_recorded() -> None:
     recorder = recorder_of("recorded")
     assert recorder is not None
     passes, ids = passes_of("experts", "recorded", recorder), ids_of(1, 20)
-    tree, tokens = a_tree(passes, ids), [10 + index % 90 for index in range(ROWS[-1] + 1)]
+    tree, tokens = tree_of(passes, ids), [10 + index % 90 for index in range(ROWS[-1] + 1)]
     for _ in range(WARM_UPS + 1):
         tokens = [token + 1 for token in tokens]
         nodes = tree.grow([(ROOT, tokens)])[0]
@@ -209,7 +199,7 @@ def test_a_pass_of_many_tokens_is_not_recorded() -> None:
 
 
 def test_rows_with_the_same_start_share_nodes() -> None:
-    tree = a_tree(passes_of("experts"), ids_of(1, 17))
+    tree = tree_of(passes_of("experts"), ids_of(1, 17))
     assert tree.grow([(ROOT, [9, 1, 2]), (ROOT, [9, 1, 4]), (ROOT, [2, 3])]) == [[1, 2, 3], [1, 2, 4], [5, 6]]
     assert tree.grow([(2, [4, 7]), (ROOT, [2])]) == [[4, 7], [5]]
 
@@ -219,10 +209,9 @@ def test_rows_with_the_same_start_share_nodes() -> None:
 def test_8_bits_give_a_token_the_same_alone_and_beside_others(n: int) -> None:
     """Not bit by bit, because attention sums in another order, and an 8-bit rounding can turn at its edge."""
     passes, ids, tokens = passes_of("tied", kind="int8"), ids_of(1, 40), torch.arange(10, 10 + n)
-    hidden, kv = passes.encode(ids)
-    tree = Tree(passes, kv, int(ids[0, -1]), hidden[0, -1])
+    tree = tree_of(passes, ids, knows_root=True)
     together = tree.hidden([node for [node] in tree.grow([(ROOT, [token]) for token in tokens.tolist()])])
-    alone = torch.cat([passes.encode(token[None, None], kv)[0][0] for token in tokens])
+    alone = torch.cat([room_of(passes, ids).read([token]) for token in tokens.tolist()])
     assert float((together - alone).norm() / alone.norm()) < 0.01
 
 
@@ -248,4 +237,4 @@ def test_the_decoder_equals_the_librarys(passes: Passes, length: int, conditione
     if before is not None:
         chances = before.softmax(-1)
         soft = passes.soft(torch.arange(120).expand_as(chances), chances)
-    check_close(passes.logits(decoded(passes, CANVAS, passes.encode(ids)[1], soft)), expected)
+    check_close(passes.logits(decoded(passes, CANVAS, room_of(passes, ids).kv, soft)), expected)

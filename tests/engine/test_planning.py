@@ -15,6 +15,7 @@ from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.layout import Sampling
+from dg_lsp.engine.model.kv import Tokens
 
 BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
 BLOCK = InfillRequest("def area(self):\n    ", "\n\n\nprint(1)\n", (BODY,), language="python")
@@ -60,27 +61,21 @@ def timed(loaded: Loaded[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Timed:
 
 def with_clock(loaded: Loaded[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Timed:
     time, passes = Timed(loaded), loaded.passes
-    decode, encode, extend = passes.decode, passes.encode, passes.extend
+    decode, read = passes.decode, passes.read
 
     def timed_decode(canvas: Any, *rest: Any, **options: Any) -> Any:
         time.did.append("step")
         time.now_s += time.step_s + time.row_s * len(canvas) + time.position_s * canvas.numel()
         return decode(canvas, *rest, **options)
 
-    def timed_encode(ids: Any, *rest: Any, **options: Any) -> Any:
-        time.did.append("pass")
-        time.now_s += PASS_S
-        return encode(ids, *rest, **options)
-
-    def timed_extend(ids: Any, *rest: Any, **options: Any) -> Any:
-        is_token = len(ids) == 1
+    def timed_read(tokens: Tokens, store: Any) -> Any:
+        is_token = tokens.visible is not None and len(tokens.ids) == 1
         time.did.append("token" if is_token else "pass")
         time.now_s += time.token_s if is_token else PASS_S
-        return extend(ids, *rest, **options)
+        return read(tokens, store)
 
     monkeypatch.setattr(passes, "decode", timed_decode)
-    monkeypatch.setattr(passes, "encode", timed_encode)
-    monkeypatch.setattr(passes, "extend", timed_extend)
+    monkeypatch.setattr(passes, "read", timed_read)
     return time
 
 

@@ -29,11 +29,12 @@ from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import LONGEST_QUIET_S, LocalTask
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import next_hole
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.kv import KV, Tokens
 from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests import marked
 from tests.engine.engine_kit import finish
+from tests.engine.filler_kit import hidden_of
 
 ROWS = marked.rows(Path(__file__).with_name("pretrained.txt"))
 
@@ -201,15 +202,11 @@ class Scripted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
-        n_past = past[0][0].shape[2] if past else 0
-        kv = self._real.encode(ids, past)[1]
-        return self._places(torch.arange(n_past, n_past + ids.shape[1])).expand(len(ids), -1, -1), kv
-
-    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, **options: Any) -> Tensor:
-        self.n_passes, self.n_rows = self.n_passes + 1, self.n_rows + len(ids)
-        self._real.extend(ids, positions, kv, mask, key_positions, **options)
-        return self._places(positions)
+    def read(self, tokens: Tokens, store: KV) -> Tensor:
+        if tokens.visible is not None:  # of a tree
+            self.n_passes, self.n_rows = self.n_passes + 1, self.n_rows + len(tokens.ids)
+        self._real.read(tokens, store)
+        return self._places(tokens.positions)
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         logits = torch.zeros(*hidden.shape[:-1], self._real.n_vocabulary)
@@ -481,9 +478,9 @@ def test_one_block_is_looked_for_only_among_likely_ones(
     """For a model whose first drafts were never measured."""
     wanted, plain = [], drafts.drafts
 
-    def noted(passes: Any, tree: Tree, settings: DraftSettings) -> Drafting:
+    def noted(tree: Tree, settings: DraftSettings) -> Drafting:
         wanted.append(settings.most_behind)
-        return plain(passes, tree, settings)
+        return plain(tree, settings)
 
     monkeypatch.setattr(drafts, "drafts", noted)
     asked = request("def area(width, height):\n    ", "\n", BODY, budget=Budget(candidates=n_candidates))
@@ -554,7 +551,7 @@ def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows
     for proposal in task.progress.proposals:
         joint = vocabulary.encode(prompt.heal.decode() + proposal.text + vocabulary.decode(prompt.tail))
         with torch.inference_mode():
-            hidden, _ = loaded.passes.encode(torch.tensor([[*prompt.ids, *joint]]))
+            hidden = hidden_of(loaded.passes, torch.tensor([[*prompt.ids, *joint]]))
             logps = loaded.passes.logits(hidden[0, len(prompt.ids) - 1 : -1]).log_softmax(-1)
         expected = float(logps.gather(1, torch.tensor(joint)[:, None]).sum())
         assert proposal.joint_logp == pytest.approx(expected, abs=1e-3)
@@ -596,7 +593,7 @@ def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
         n_own = len((prompt.heal.decode() + text).encode())
         ids = vocabulary.encode(prompt.heal.decode() + text + follow)
         with torch.inference_mode():
-            hidden, _ = passes.encode(torch.tensor([[*left_side, *ids]]))
+            hidden = hidden_of(passes, torch.tensor([[*left_side, *ids]]))
             logps = passes.logits(hidden[0, len(left_side) - 1 : -1]).log_softmax(-1)
         each = logps.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
         ends = list(accumulate(len(vocabulary.pieces[token]) for token in ids))

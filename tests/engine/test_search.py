@@ -19,14 +19,15 @@ from dg_lsp.engine.backends import local
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.gemma.passes import Passes, Store
 from dg_lsp.engine.diffusion.layout import CanvasProfile, Sampling
 from dg_lsp.engine.diffusion.search import CausalText, Gap, LengthSearch, Speculate, Speculation, cut_at_suffix
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.kv import KV, Tokens
 from dg_lsp.engine.model.tree import Tree
 from tests.checkpoints import SPECIAL
 from tests.engine import reference
 from tests.engine.engine_kit import finish
+from tests.engine.filler_kit import room_of
 from tests.engine.reference import PlainDecoder, take_step
 from tests.engine.test_denoise import VOCABULARY, Toy
 
@@ -49,17 +50,11 @@ class Scripted(Passes):
         hidden[:, 0] = torch.tensor(known, dtype=torch.float32)
         return hidden
 
-    def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
-        _, kv = super().encode(ids, past)
-        if past is not None:
-            self.n_encoded += 1
-        end = kv[0][0].shape[2] + 1
-        return self.expected(range(end - ids.shape[1], end))[None], kv
-
-    def extend(self, ids: Tensor, positions: Tensor, *_others: Any, **_options: Any) -> Tensor:
-        """Return what follows each node of a tree: the script knows it by the node's position alone."""
-        self.n_encoded += 1
-        return self.expected((positions + 1).tolist())
+    def read(self, tokens: Tokens, store: Store) -> Tensor:
+        """Return what follows each token: the script knows it by the token's position alone."""
+        self.n_encoded += int(tokens.positions[0]) > 0
+        super().read(tokens, store)
+        return self.expected((tokens.positions + 1).tolist())
 
     def decode(self, canvas: Tensor, kv: KV, soft: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         self.n_decoded += int((positions == positions.min()).sum())  # the rows on the canvas
@@ -305,8 +300,8 @@ def searched(loaded: World, hole: dict[str, str]) -> str:
     banned = tuple(token for token in (*vocabulary.special, *range(vocabulary.size, n_logits)) if token != eos)
     closing = (eos,) if is_block else (eos, *vocabulary.with_newline)
     steps = profile.sampling.block_steps if is_block else profile.sampling.line_steps
-    _, kv = passes.encode(torch.tensor([ids]))
-    decoder, causal = PlainDecoder(loaded.passes, kv), CausalText(passes, Tree(passes, kv, ids[-1]))
+    room = room_of(passes, torch.tensor([ids]))
+    decoder, causal = PlainDecoder(passes, room.kv), CausalText(Tree(room, len(ids) - 1, ids[-1]))
 
     gap = Gap(profile.canvas_tokens, tail, TokenLimits(regular, banned), closing, steps)
     search = Speculation(gap, (), profile.sampling, n_logits)

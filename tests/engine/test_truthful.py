@@ -18,7 +18,7 @@ from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest
 from dg_lsp.engine.diffusion.layout import REPEATED_LINES, CanvasProfile
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.kv import KV
 from dg_lsp.engine.model.weights import checkpoint
 from tests.engine.engine_kit import finish
 
@@ -54,11 +54,10 @@ def main() -> None:
 def n_new(filler: DiffusionFiller, request: InfillRequest) -> int:
     """Return how many tokens a request's prefix has that the cache does not, and put them there."""
     ids = filler.layout.lay_out(request).ids
-    n_known, kv = filler.cache.longest(ids)
-    n_tokens = len(ids) - n_known
-    with torch.inference_mode():
-        while n_known < len(ids):
-            n_known, kv = filler.prefixes.encode(ids, n_known, kv, 512)
+    n_tokens = len(ids) - filler.cache.known(ids)
+    if n_tokens:
+        with torch.inference_mode():
+            filler.prefixes.encode(ids, filler.prefixes.room(ids), n_tokens)
     return n_tokens
 
 

@@ -23,16 +23,14 @@ from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft,
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import Answering, Progress
-from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder, crop
+from dg_lsp.engine.model.room import PrefixEncoder, Room
 from dg_lsp.engine.model.tree import Tree
 
 
 def answer(inputs: CausalInputs, prefixes: PrefixEncoder, timing: Timing) -> Answering:
     """Answer a request with one hole. What a later request can use stays in the cache, wherever it ends."""
     prompt = inputs.prompt
-    kv, tree = yield from answering.encoded(inputs, prefixes, timing, but_last=True)
-    left = crop(kv, prompt.n_left) if prompt.follow else []
-    del kv  # the tree needs it until its first pass
+    room, tree = yield from answering.encoded(inputs, prefixes, timing, but_last=True)
     try:
         timing.switch("draft")
         so_far = SoFar(inputs, answering.copied(inputs, say_something=True))
@@ -46,7 +44,7 @@ def answer(inputs: CausalInputs, prefixes: PrefixEncoder, timing: Timing) -> Ans
         # No unit ends after reading on, so that a task that is overdue by then still has its scores.
         n_positions = MOST_NEAR * len(prompt.follow)
         if timing.left_ms() >= (timing.pace.expected_ms("score", n_positions) or 0.0):
-            so_far.proposals[:] = _read_on(inputs, left, timing.pace, so_far.proposals)
+            so_far.proposals[:] = _read_on(inputs, room, timing.pace, so_far.proposals)
         return answering.ranked(inputs, so_far.proposals)
     finally:
         prefixes.keep(prompt.ids, tree.root)
@@ -159,22 +157,22 @@ def _may_be_best(inputs: CausalInputs, text: str, logp: float, behind: float, pr
     return calibration.probability(rank.features(likeliest, [likeliest, *others]), weights) >= LEAST_CHANCE
 
 
-def _read_on(inputs: CausalInputs, left: KV, pace: Pace, proposals: Sequence[Proposal]) -> list[Proposal]:
+def _read_on(inputs: CausalInputs, room: Room, pace: Pace, proposals: Sequence[Proposal]) -> list[Proposal]:
     """Return the scored proposals with `suffix_margin`: how likely the suffix is after the left side and the likeliest.
 
-    `left` are the keys and values of the left side alone. A small model that has read the suffix before it writes hardly uses
-    it to choose between answers. Where the suffix comes after an answer, the model says better how well both fit.
+    The left side is the beginning of what the `room` has read. A small model that has read the suffix before it writes hardly
+    uses it to choose between answers. Where the suffix comes after an answer, the model says better how well both fit.
     """
-    prompt, passes = inputs.prompt, inputs.loaded.passes
+    prompt = inputs.prompt
     orders: dict[str, float] = {}
     for proposal in proposals:
         order = calibration.linear({"joint": proposal.joint_logp, **proposal.of_text}, rank.ORDER)
         orders[proposal.text] = max(order, orders.get(proposal.text, -math.inf))
     best = max(orders.values(), default=0.0)
     near = sorted((text for text in orders if orders[text] >= best - NEAR), key=lambda text: -orders[text])[:MOST_NEAR]
-    if not prompt.n_left or not left or len(near) < 2:
+    if not prompt.n_left or not prompt.follow or len(near) < 2:
         return list(proposals)
-    tree = Tree(passes, left, prompt.ids[prompt.n_left - 1], buffers=passes.buffers)
+    tree = Tree(room, prompt.n_left - 1, prompt.ids[prompt.n_left - 1])
     # The last token may end inside a character.
     follow, typed = inputs.vocabulary.decode(prompt.follow).rstrip("\ufffd"), prompt.typed
     parts = [inputs.joined(text, follow) for text in near]
@@ -213,7 +211,7 @@ def _write(so_far: SoFar, tree: Tree, timing: Timing) -> Generator[Progress, Non
     inputs.remember(so_far.written)
     texts, start = list[str](), list[int]()
     for n_more in range(MOST_NEEDED, -1, -1):
-        work = drafts.drafts(inputs.loaded.passes, tree, _settings(so_far, start))
+        work = drafts.drafts(tree, _settings(so_far, start))
         found, is_late = yield from drafts.finished(work, timing, score_ms, so_far.written, so_far.progress(so_far.drafted))
         if is_late and inputs.bounds.takes_lines:
             found += [lines for draft in so_far.written if not draft.is_finished and (lines := _whole_lines(inputs, draft))]

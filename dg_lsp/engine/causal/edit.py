@@ -20,8 +20,8 @@ from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.task import Answering
-from dg_lsp.engine.model.prefix_cache import PrefixEncoder
-from dg_lsp.engine.model.tree import ROOM, ROOT, Tree
+from dg_lsp.engine.model.room import MORE, PrefixEncoder
+from dg_lsp.engine.model.tree import ROOT, Tree
 
 AHEAD = 16  # tokens that are predicted at a time, after the first difference
 MATCH = 3  # tokens that agree with the window's, at most, where it predicts the next ones
@@ -71,14 +71,14 @@ class EditDraft:
         return bool(self.ids) and self.ids[-1] in self.inputs.ends
 
     def ahead(self) -> Sequence[int]:
-        """Return the tokens that the window predicts next: before the first difference all of it, as far as a tree has room.
+        """Return the tokens that the window predicts next: before the first difference all of it, as far as a room has slots.
 
         After it, those behind the place in the window that agrees best with the last tokens, and is nearest to where the answer
         is.
         """
         ids, copy = self.ids, self.inputs.copy
         if tuple(ids) == copy[: len(ids)]:
-            return copy[len(ids) : len(ids) + ROOM]
+            return copy[len(ids) : len(ids) + MORE]
         for n in range(min(MATCH, len(ids)), 0, -1):
             last = tuple(ids[-n:])
             ends = [end for end in range(n, len(copy)) if copy[end - n : end] == last]
@@ -93,7 +93,7 @@ class EditDraft:
         row = [*self.ids[-1:], *ahead]
         nodes = tree.grow([(self.node, row)])[0]
         nodes = nodes if self.ids else [ROOT, *nodes]
-        logits = self.inputs.loaded.passes.logits(tree.hidden(nodes))
+        logits = tree.logits(nodes)
         values, likeliest = logits.max(-1)
         logps = (values - logits.logsumexp(-1)).tolist()
         for node, token, logp, guess in zip(nodes, likeliest.tolist(), logps, [*ahead, None], strict=True):
@@ -117,8 +117,7 @@ class EditDraft:
 
 def answer(inputs: EditInputs, prefixes: PrefixEncoder, timing: Timing) -> Answering:
     """Answer a question for the next edit with the written window; with nothing if it does not end."""
-    kv, tree = yield from answering.encoded(inputs, prefixes, timing, but_last=True)
-    del kv  # the tree needs it until its first pass
+    _, tree = yield from answering.encoded(inputs, prefixes, timing, but_last=True)
     try:
         timing.switch("draft")
         written = EditDraft(inputs)

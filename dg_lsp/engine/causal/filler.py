@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -31,11 +31,11 @@ from dg_lsp.engine.common.task import Answering, OnProgress
 from dg_lsp.engine.model import fit, gpu, matmul, memory
 from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.gpu import GpuPasses, Operations
+from dg_lsp.engine.model.kv import KV, Tokens, copy_into, crop, zeros
 from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.matmul import Weight
-from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import Buffers, Recorder
-from dg_lsp.engine.model.tree import ROOM
+from dg_lsp.engine.model.room import MORE
 from dg_lsp.engine.model.weights import checkpoint
 
 MOST_WRITTEN = 4  # of the last answers, from which the next one's tokens are predicted
@@ -56,11 +56,9 @@ class CausalFiller(LocalFiller):
         cache_dtype = torch.float16 if is_large and loaded.passes.kv_dtype is torch.float32 else None
         super().__init__(loaded, layout.LAYOUTS[profile.layout](profile, vocabulary), LONGEST_DRAFT, clock, cache_dtype)
         if loaded.passes.buffers is not None:
-            # Behind the longest prefix, and so behind shorter ones. Twice the room: a tree's first pass may read as many tokens
-            # as a room has, and has slots for more behind them. In the layout "fim", a second tree reads on after the left
-            # side alone.
-            n_slots = MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
-            loaded.passes.buffers.record(n_slots, 2 if profile.layout == "fim" else 1)
+            # Of the longest prefix, and so of shorter ones. Twice as many more: a tree's first pass may read as many tokens as
+            # a room has behind its prompt, and has slots for more behind them.
+            loaded.passes.buffers.record(MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens + 2 * MORE)
         self._written = deque[Written](maxlen=MOST_WRITTEN)
         self.windows = Windows(self.layout, self.cache.known)
 
@@ -129,27 +127,27 @@ class CausalLlama(Llama):
             self._gpu = GpuPasses(self.sizes, self._embedding, self.layers, self._norm, self._head.whole, self.kv_dtype, chosen)
             self.buffers = Buffers(self._gpu, free, recorder)
 
-    def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
-        if self._gpu is not None and len(ids) == 1:
-            with torch.no_grad():
-                return self._gpu.encode(ids, past)
-        n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
-        positions = torch.arange(n_past, n_past + n_new, device=ids.device)
-        mask = None
-        causal = n_new > 1 and (n_past == 0 or self.takes_blocks(n_new))
-        if n_new > 1 and not causal:
-            mask = torch.arange(n_past + n_new, device=ids.device)[None] <= positions[:, None]
-            mask = mask[None, None]
+    def store(self, n_slots: int) -> KV:
+        return zeros(self.geometry, n_slots, self.kv_dtype, self._device)
+
+    def fill(self, store: KV, kv: KV, first: int, positions: Sequence[int]) -> None:
+        copy_into(kv, store, first)
+
+    def pairs(self, store: KV) -> KV:
+        return store
+
+    def read(self, tokens: Tokens, store: KV) -> Tensor:
+        slots, n_new, mask = tokens.slots, len(tokens.ids), tokens.visible
+        assert isinstance(slots, slice)
+        causal = mask is None and n_new > 1 and (slots.start == 0 or self.takes_blocks(n_new))
+        if mask is None and n_new > 1 and not causal:
+            mask = torch.arange(slots.stop, device=tokens.ids.device)[None] <= tokens.positions[:, None]
+        seen = None if mask is None else mask[None, None]
         with torch.no_grad():
-            return self._pass(ids, positions[None], past, mask, causal=causal)
+            return self._pass(tokens.ids[None], tokens.positions[None], seen, crop(store, slots.stop), slots, causal=causal)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         if self._gpu is None:
             return super().logits(hidden)
         with torch.no_grad():
             return self._gpu.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
-
-    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
-        del key_positions  # every layer sees the whole prefix
-        with torch.no_grad():
-            return self._pass(ids[None], positions[None], kv, mask[None, None], with_room=True)[0][0]

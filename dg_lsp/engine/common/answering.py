@@ -18,7 +18,7 @@ from dg_lsp.engine.common import copies, rank
 from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder
+from dg_lsp.engine.model.room import MORE, PrefixEncoder, Room
 from dg_lsp.engine.model.tree import LEAST, Tree
 
 MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
@@ -29,26 +29,24 @@ PREFILL_CHUNK = 128  # tokens encoded in one uninterruptible step; more at once 
 
 def encoded(
     inputs: RequestInputs, prefixes: PrefixEncoder, timing: Timing, *, but_last: bool = False
-) -> Generator[None, None, tuple[KV, Tree]]:
-    """Encode the prompt as far as the cache lacks it, chunk by chunk; return its keys and values, and the tree of drafts.
+) -> Generator[None, None, tuple[Room, Tree]]:
+    """Encode the prompt as far as the cache lacks it, chunk by chunk; return its room, and the tree of drafts in it.
 
     With `but_last`, the tree's first pass encodes the last token, and what is predicted after it.
     """
-    prompt_ids, passes = inputs.prompt.ids, inputs.loaded.passes
+    prompt_ids = inputs.prompt.ids
     hidden = prefixes.cache.last_hidden(prompt_ids)
     ids = prompt_ids[:-1] if but_last and hidden is None and len(prompt_ids) > 1 else prompt_ids
-    n_encoded, kv = prefixes.cache.longest(ids)
+    room = prefixes.room(ids, MORE)
     timing.prefix_tokens += len(prompt_ids)
-    timing.reused_tokens += n_encoded
-    while n_encoded < len(ids):
-        n_chunk = min(prefixes.at_once(PREFILL_CHUNK), len(ids) - n_encoded)
+    timing.reused_tokens += len(room.positions)
+    while (n_missing := len(ids) - len(room.positions)) > 0:
+        n_chunk = min(prefixes.at_once(PREFILL_CHUNK), n_missing)
         with timing.pace.measuring("prefill", n_chunk):
-            n_encoded, kv = prefixes.encode(ids, n_encoded, kv, n_chunk)
+            prefixes.encode(ids, room, n_chunk)
         yield
-    assert kv is not None
-    has_root = len(ids) == len(prompt_ids)
-    hidden = prefixes.cache.last_hidden(prompt_ids) if has_root else None
-    return kv, Tree(passes, kv, prompt_ids[-1], hidden, has_root=has_root, buffers=passes.buffers)
+    hidden = prefixes.cache.last_hidden(prompt_ids)
+    return room, Tree(room, len(prompt_ids) - (hidden is None), prompt_ids[-1], hidden)
 
 
 def copied(inputs: RequestInputs, *, say_something: bool) -> list[Proposal]:

@@ -31,7 +31,6 @@ from torch import Tensor
 
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.task import Progress
-from dg_lsp.engine.model.prefix_cache import Encoder
 from dg_lsp.engine.model.tree import LEAST, ROOT, Tree
 
 MAX_AHEAD = 16  # the most predicted tokens per pass
@@ -128,7 +127,7 @@ class DraftSettings:
 Drafting = Generator[list[CausalDraft], bool | None, list[CausalDraft]]
 
 
-def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
+def drafts(tree: Tree, settings: DraftSettings) -> Drafting:
     """Return continuations of the root of `tree`: drafts, then their branches.
 
     Yields the drafts so far, without branches, after each pass, which is one uninterruptible unit. If it is sent True, it
@@ -136,12 +135,12 @@ def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
     """
     if not tree.is_read:  # the pass that reads the prefix's last token reads what is predicted after it, too
         tree.grow([(ROOT, _predicted((), None, settings, MAX_AHEAD))])
-    logits, n_branches, most_behind = passes.logits(tree.hidden([ROOT])), settings.branches, settings.most_behind
+    logits, n_branches, most_behind = tree.logits([ROOT]), settings.branches, settings.most_behind
     banned, stop_ids = (
         torch.tensor(sorted(ids), dtype=torch.long, device=logits.device) for ids in (settings.banned, settings.stops)
     )
     limits = _Limits(settings, banned, stop_ids)
-    beams = [_started(passes, tree, limits)] if settings.start else _first_beams(logits, limits, tree)
+    beams = [_started(tree, limits)] if settings.start else _first_beams(logits, limits, tree)
     while True:
         finished = [beam.draft for beam in beams if beam.draft.is_finished]
         for beam in beams:
@@ -171,7 +170,7 @@ def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
             known = own if is_late and len(finished) < len(own) else [*own, *others]
             written = [*known, *(shorter for draft in known for shorter in draft.shorter)]
             return [draft for draft in written if draft.is_finished]
-        _step(passes, tree, beams, live, limits)
+        _step(tree, beams, live, limits)
 
 
 def finished(
@@ -314,12 +313,12 @@ class _Beam:
         return likeliest
 
 
-def _started(passes: Encoder, tree: Tree, limits: _Limits) -> _Beam:
+def _started(tree: Tree, limits: _Limits) -> _Beam:
     """Return the draft that begins with the settings' start. Its last token is not read yet."""
     start, file = list(limits.settings.start), limits.settings.file
     nodes = [ROOT, *tree.grow([(ROOT, start[:-1])])[0]]
     before = [start[:n] for n in range(len(start))]
-    reading = _reading(passes.logits(tree.hidden(nodes)), limits, before, [file] * len(start), nodes, tree)
+    reading = _reading(tree.logits(nodes), limits, before, [file] * len(start), nodes, tree)
     rows = range(len(start))
     draft = CausalDraft(start, [reading.logp(row, start[row]) for row in rows], reading.ends[-1], nodes=nodes, file=file)
     draft.heads = reading.heads
@@ -347,7 +346,7 @@ def _first_beams(logits: Tensor, limits: _Limits, tree: Tree) -> list[_Beam]:
     return beams
 
 
-def _step(passes: Encoder, tree: Tree, beams: Sequence[_Beam], live: Sequence[CausalDraft], limits: _Limits) -> None:
+def _step(tree: Tree, beams: Sequence[_Beam], live: Sequence[CausalDraft], limits: _Limits) -> None:
     """Write the next token of each live draft, and of the beams' drafts the next tokens that the file predicts."""
     settings, beam_by_draft = limits.settings, {id(beam.draft): beam for beam in beams}
     pairs = [(draft, _ahead(draft, settings)) for draft in live]
@@ -356,7 +355,7 @@ def _step(passes: Encoder, tree: Tree, beams: Sequence[_Beam], live: Sequence[Ca
     files = [draft.file for draft, more in pairs for _ in range(len(more) + 1)]
     grown = tree.grow((draft.nodes[-1], [draft.ids[-1], *more]) for draft, more in pairs)
     nodes = [node for own_nodes in grown for node in own_nodes]
-    reading = _reading(passes.logits(tree.hidden(nodes)), limits, rows_so_far, files, nodes, tree)
+    reading = _reading(tree.logits(nodes), limits, rows_so_far, files, nodes, tree)
     values, likeliest = reading.chances.max(-1)
     logps = reading.logits.gather(-1, likeliest[:, None])[:, 0] - reading.sums
     next_tokens = list(zip(likeliest.tolist(), logps.tolist(), values.clamp(min=LEAST).log().tolist(), strict=True))

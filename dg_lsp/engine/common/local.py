@@ -25,7 +25,8 @@ from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.task import Answering, Concurrency, Filler, HoleTask
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.memory import Headroom
-from dg_lsp.engine.model.prefix_cache import LEAST_BYTES, PrefixCache, PrefixEncoder
+from dg_lsp.engine.model.prefix_cache import LEAST_BYTES, PrefixCache
+from dg_lsp.engine.model.room import PrefixEncoder
 
 AHEAD_CHUNK = 64  # tokens encoded in one step ahead of a request, for which a new request has to wait
 LONGEST_QUIET_S = 8.0  # before `better_prompt` is read: twice `quiet_s` after each time that it was not read to its end
@@ -171,11 +172,13 @@ class LocalFiller(Filler):
     def _encoded(self, prompt: Any) -> Iterator[int]:
         """Encode a prefix chunk by chunk; yield how many tokens are left."""
         prefixes = self.prefixes
-        n_encoded, kv = prefixes.cache.longest(prompt.ids)
-        while n_encoded < len(prompt.ids):
+        if prefixes.cache.known(prompt.ids) == len(prompt.ids):
+            return
+        room = prefixes.room(prompt.ids)
+        while len(room.positions) < len(prompt.ids):
             with self.loaded.cores.used():
-                n_encoded, kv = prefixes.encode(prompt.ids, n_encoded, kv, prefixes.at_once(AHEAD_CHUNK))
-            yield len(prompt.ids) - n_encoded
+                prefixes.encode(prompt.ids, room, prefixes.at_once(AHEAD_CHUNK))
+            yield len(prompt.ids) - len(room.positions)
 
     def has_room(self) -> bool:
         return self.headroom.admits_request()

@@ -16,8 +16,6 @@ import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from dg_lsp.core import extent
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, RowKind
@@ -27,6 +25,7 @@ from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Reading, Row, TokenLimits
 from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest, Proposing, is_unclosed
+from dg_lsp.engine.model.room import Room
 
 REFINE_STEPS = 4  # in which a canvas may correct a draft
 MAX_CANVASES = 4  # one after another, for one answer
@@ -254,8 +253,11 @@ def hopeless(rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[in
 
 def written(answer: CanvasAnswer) -> Generator[None, None, str]:
     """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
-    canvas, kv, seed = answer.canvas, answer.kv, answer.canvas.seed(MAX_ROWS)
-    committed, first, width = list[int](), canvas.next_tokens(()), canvas.profile.canvas_tokens
+    canvas, seed, committed = answer.canvas, answer.canvas.seed(MAX_ROWS), list[int]()
+    first, width = canvas.next_tokens(()), canvas.profile.canvas_tokens
+    room = Room(canvas.loaded.passes, len(canvas.prompt.ids) + MAX_CANVASES * width)
+    room.add(answer.kv)
+    kv = room.kv
     banned = tuple(token for token in canvas.control if token not in canvas.prompt.closing)
     for number in range(MAX_CANVASES):  # without a held suffix
         row = Row((canvas.vocabulary.regular[0],) * width, (True,) * width, canvas.n_steps, seed + number)
@@ -273,7 +275,8 @@ def written(answer: CanvasAnswer) -> Generator[None, None, str]:
         # Commit up to the last line end, or all if there is none.
         ends = [index + 1 for index, token in enumerate(ids) if canvas.vocabulary.pieces[token].endswith(b"\n")]
         part = ids[: ends[-1] if ends else len(ids)]
-        kv = canvas.loaded.passes.encode(torch.tensor([part], device=canvas.loaded.device), kv)[1]
+        room.read(part)
+        kv = room.kv
         committed, first = [*committed, *part], ()
         yield
     return ""

@@ -29,9 +29,8 @@ from dg_lsp.engine.diffusion.generation import CanvasAnswer, CanvasRequest
 from dg_lsp.engine.diffusion.layout import CanvasProfile, CanvasPrompt, Instruct, load_profile
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import Precision
-from dg_lsp.engine.model.prefix_cache import PrefixEncoder
 from dg_lsp.engine.model.recording import Buffers, Recorder
-from dg_lsp.engine.model.tree import ROOM
+from dg_lsp.engine.model.room import MORE, PrefixEncoder
 from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 from dg_lsp.engine.model.weights.fetch import Meter
 
@@ -41,8 +40,8 @@ PROPOSERS = (search.propose, canvas.propose, canvas.several)  # the search write
 
 def answer(of_canvas: CanvasRequest, prefixes: PrefixEncoder, timing: Timing, steps: FixedSteps) -> Answering:
     """Answer a request with one canvas: copies, what each proposer writes, their scores. No pass scores several holes."""
-    kv, tree = yield from answering.encoded(of_canvas, prefixes, timing)
-    so_far = CanvasAnswer(of_canvas, kv, tree, timing, steps)
+    room, tree = yield from answering.encoded(of_canvas, prefixes, timing)
+    so_far = CanvasAnswer(of_canvas, room, tree, timing, steps)
     timing.switch("draft")
     so_far.proposals += answering.copied(of_canvas, say_something=False)  # as those that the probabilities were fitted with
     timing.switch("denoise")
@@ -74,7 +73,7 @@ class DiffusionFiller(LocalFiller):
         self.steps = FixedSteps(passes, free, recorder=Recorder() if is_gpu else None)
         passes.buffers = None
         if is_gpu:
-            usual = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens + 2 * ROOM
+            usual = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens + 2 * MORE
             passes.buffers = Buffers(passes, free, Recorder("drafts and scores"), usual)
 
     def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> CanvasRequest:

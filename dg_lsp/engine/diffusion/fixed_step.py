@@ -26,10 +26,10 @@ from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.denoise import STATE, CanvasState, Denoiser, advanced
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
-from dg_lsp.engine.model import memory, prefix_cache
+from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit import VOCABULARY_SLICE, Cost
+from dg_lsp.engine.model.kv import KV, copy_into
 from dg_lsp.engine.model.memory import MASK_BYTES
-from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import Pool, Recorder, StepGraph, padded, to_device
 
 WIDTH_STEP, PREFIX_STEP = 32, 512  # canvases, and prefixes, that differ by less share their buffers
@@ -89,15 +89,14 @@ class FixedStep:
     attribute, because a recorded step reads and writes at the same addresses every time.
     """
 
-    def __init__(self, passes: Passes, bucket: Bucket, like: KV, n_vocabulary: int) -> None:
-        """Allocate the buffers; `like` are keys and values of the model, whose sizes and type the prefix has."""
+    def __init__(self, passes: Passes, bucket: Bucket, n_vocabulary: int) -> None:
         self._passes, self.bucket, self._n_vocabulary = passes, bucket, n_vocabulary
-        rows, width, k, device = bucket.rows, bucket.width, bucket.n_conditioning, like[0][0].device
+        rows, width, k, device = bucket.rows, bucket.width, bucket.n_conditioning, passes.device
 
         def canvas(dtype: torch.dtype) -> Tensor:
             return torch.zeros(rows, width, dtype=dtype, device=device)
 
-        self.kv = prefix_cache.room(like, bucket.prefix + rows * width)
+        self.kv = passes.store(bucket.prefix + rows * width).kv
         self._state = CanvasState(
             canvas(torch.long), canvas(torch.bool), canvas(torch.bool), canvas(torch.long), canvas(torch.float32),
             canvas(torch.float32), torch.zeros(rows, width, k, dtype=torch.long, device=device),
@@ -117,7 +116,7 @@ class FixedStep:
     def load_prefix(self, kv: KV) -> None:
         """Copy a prefix to the end of its room."""
         length = kv[0][0].shape[2]
-        prefix_cache.copy_into(kv, self.kv, self.bucket.prefix - length)
+        copy_into(kv, self.kv, self.bucket.prefix - length)
         self._length.fill_(length)
 
     def load_rows(self, denoiser: Denoiser, rows: Sequence[int]) -> None:
@@ -210,7 +209,7 @@ class FixedSteps(Pool[Bucket, _Entry]):
         bucket = bucket_of(denoiser, rows, kv[0][0].shape[2], is_shared=self._recorder is not None)
         is_alone, entry = len(rows) == 1, None
         if is_alone or bucket.rows * bucket.width <= MAX_POSITIONS:
-            made = partial(self._made, bucket, kv)
+            made = partial(self._made, bucket)
             entry = self.held(bucket, bucket.n_bytes(self._cost), made) or (made() if is_alone else None)
         if entry is None:
             self.step(denoiser, kv, rows[: len(rows) // 2])
@@ -223,6 +222,6 @@ class FixedSteps(Pool[Bucket, _Entry]):
         entry.graph.run()
         entry.step.save_rows(denoiser, rows)
 
-    def _made(self, bucket: Bucket, like: KV) -> _Entry:
-        step = FixedStep(self._passes, bucket, like, self._n_vocabulary)
+    def _made(self, bucket: Bucket) -> _Entry:
+        step = FixedStep(self._passes, bucket, self._n_vocabulary)
         return _Entry(step, StepGraph(step.run, self._recorder))

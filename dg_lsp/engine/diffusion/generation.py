@@ -17,7 +17,8 @@ from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import CanvasProfile, CanvasPrompt
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.kv import KV
+from dg_lsp.engine.model.room import Room
 from dg_lsp.engine.model.tree import Tree
 
 
@@ -59,13 +60,14 @@ Proposing = Generator[Progress | None, None, None]
 class CanvasAnswer:
     """The answer of one canvas while it is generated: what its proposers share.
 
-    `kv` are the keys and values of the encoded prefix, which `tree` continues. For several holes, there is `joint` evidence for
-    each row, and no proposal. `found_lengths` are the gap's likely lengths in tokens, likeliest first, and empty if no canvas
-    could write a better answer; None if no search has run. `n_steps` were taken so far, in the buffers of `steps`.
+    `kv` are the keys and values that its `room` has of the encoded prefix, which `tree` continues. For several holes, there is
+    `joint` evidence for each row, and no proposal. `found_lengths` are the gap's likely lengths in tokens, likeliest first, and
+    empty if no canvas could write a better answer; None if no search has run. `n_steps` were taken so far, in the buffers of
+    `steps`.
     """
 
-    def __init__(self, canvas: CanvasRequest, kv: KV, tree: Tree, timing: Timing, steps: FixedSteps) -> None:
-        self.canvas, self.kv, self.tree, self.timing = canvas, kv, tree, timing
+    def __init__(self, canvas: CanvasRequest, room: Room, tree: Tree, timing: Timing, steps: FixedSteps) -> None:
+        self.canvas, self.kv, self.tree, self.timing = canvas, room.kv, tree, timing
         self._steps = steps
         self.proposals: list[Proposal] = []
         self.joint: list[Evidence] = []

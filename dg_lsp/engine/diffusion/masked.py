@@ -360,7 +360,7 @@ class MaskedLlama(Llama):
     def read(self, ids: Tensor) -> Tensor:
         """Return the last hidden states [C, H] of a text [C]."""
         with torch.no_grad():
-            return self._pass(ids[None], torch.arange(len(ids), device=ids.device)[None], None, None)[0][0]
+            return self._pass(ids[None], torch.arange(len(ids), device=ids.device)[None])[0]
 
 
 def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[MaskedLlama, MaskedProfile]:

@@ -26,7 +26,6 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.generation import CanvasAnswer, Proposing
 from dg_lsp.engine.diffusion.layout import Sampling
-from dg_lsp.engine.model.prefix_cache import Encoder
 from dg_lsp.engine.model.tree import ROOT, Tree
 
 
@@ -222,8 +221,8 @@ def cut_at_suffix(draft: Sequence[int], head: Sequence[int]) -> int:
 class CausalText:
     """The causal model after a prompt and the verified text, in the tree of a fill."""
 
-    def __init__(self, passes: Encoder, tree: Tree) -> None:
-        self._passes, self._tree = passes, tree
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
         self._node, self._last = ROOT, list[int]()
         self._nodes = [ROOT]  # of the last verified token, and of the proposal after it
 
@@ -231,7 +230,7 @@ class CausalText:
         """Encode a proposal and return the logits [N + 1, V] after the text and after each proposed token."""
         [nodes] = self._tree.grow([(self._node, [*self._last, *proposal])])
         self._nodes = nodes if self._last else [self._node, *nodes]
-        return self._passes.logits(self._tree.hidden(self._nodes))
+        return self._tree.logits(self._nodes)
 
     def keep(self, n_agreed: int, last: int) -> None:
         """Keep only the agreed tokens of the last proposal, and continue after them with the token `last`."""
@@ -276,7 +275,7 @@ class LengthSearch:
             gap, ends, canvas.profile.sampling, canvas.loaded.passes.n_vocabulary, device=canvas.loaded.device
         )
         self._has_drafts = canvas.profile.causal_rows > 0
-        self._causal = CausalText(canvas.loaded.passes, answer.tree)
+        self._causal = CausalText(answer.tree)
 
     def run(self) -> Proposing:
         """Propose the search's results, and set the lengths worth a canvas, likeliest first.

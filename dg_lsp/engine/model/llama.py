@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dg_lsp.engine.model import cores, fit, matmul
 from dg_lsp.engine.model.fit import LlamaSizes
-from dg_lsp.engine.model.matmul import ALL, Inputs, Quantised, Weight, additive, attention_over, with_past
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.kv import KV
+from dg_lsp.engine.model.matmul import ALL, Inputs, Quantised, Weight, additive, attention_over, put
 from dg_lsp.engine.model.weights.llama import GemmaNorms, Head, embedded, layer_of, norm_of, rotations
 
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
@@ -76,12 +76,16 @@ class Llama:
         self,
         ids: Tensor,
         positions: Tensor,
-        past: KV | None,
-        mask: Tensor | None,
+        mask: Tensor | None = None,
+        kv: KV | None = None,
+        slots: slice = ALL,
         *,
         causal: bool = False,
-        with_room: bool = False,
-    ) -> tuple[Tensor, KV]:
+    ) -> Tensor:
+        """Return the last hidden states [R, T, H] of tokens [R, T] at positions [R or 1, T].
+
+        The keys and values of a single row go to their slots of `kv`, all of which are read, if given.
+        """
         rows, length = ids.shape
         hidden = embedded(self._embedding, ids.reshape(-1))
         if self.sizes.gemma:
@@ -92,20 +96,18 @@ class Llama:
         added = additive(mask, self._groups, torch.float32 if in_blocks else self.kv_dtype)
         # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
         # the same for all texts. Every other token attends to it.
-        fine = None if past else slice(None, None, length)
-        kv: KV = []
+        fine = None if kv is not None and slots.start else slice(None, None, length)
         for index, layer in enumerate(self.layers):
             cores.before_layer(index)
             # In 16 bits, because rounding these inputs costs more in nats than the rest, and their products are the smallest.
             normed = self._normed(hidden, layer.before_attention, ALL)
             heads = layer.queries_keys_values.times(normed)
             queries, keys, values = self._split(heads, layer.gemma, tables[self._table_of[index]], rows, length)
-            before = past[index] if past else None
-            if before is None or not with_room:  # in a room, the copy converts the type
+            if kv is None:
                 keys, values = keys.to(self.kv_dtype), values.to(self.kv_dtype)
-            keys, values = with_past(keys, values, before, with_room=with_room)
+            else:
+                keys, values = put(kv[index][0], slots, keys), put(kv[index][1], slots, values)
             mixed = self._attention(queries, keys, values, added, causal=causal, in_blocks=in_blocks)
-            kv.append((keys, values))
             if (gemma := layer.gemma) is None:
                 hidden = layer.out.added(hidden, Inputs(mixed))
                 fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine)
@@ -115,7 +117,7 @@ class Llama:
             fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine, gelu=True)
             mixed = self._normed(layer.down.times(fed), gemma.after_mlp).rows
             hidden = (hidden + self._normed(mixed, gemma.after_layer).rows) * gemma.scalar
-        return self._normed(hidden, self._norm).rows.view(rows, length, -1), kv
+        return self._normed(hidden, self._norm).rows.view(rows, length, -1)
 
     def takes_blocks(self, length: int) -> bool:
         """Return whether the attention of so many tokens is computed in blocks."""

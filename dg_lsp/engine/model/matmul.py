@@ -149,16 +149,12 @@ def attention_over(
     return mixed.view(rows, n_kv, length, -1, size).transpose(1, 2).flatten(2, 3)
 
 
-def with_past(keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, *, with_room: bool) -> tuple[Tensor, Tensor]:
-    """Return all keys and values [R, kv heads, L, D]: the new ones after the past, or `with_room`, in its last slots."""
-    rows, _, length, _ = keys.shape
-    if past is None:
-        return keys, values
-    if with_room:
-        past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
-        return past
-    sides = [side.expand(rows, -1, -1, -1) for side in past]
-    return torch.cat([sides[0], keys], dim=2), torch.cat([sides[1], values], dim=2)
+def put(side: Tensor, slots: slice | Tensor, new: Tensor) -> Tensor:
+    """Write new keys or values [R, kv heads, N, D] to their slots [N] of all of them [R, kv heads, L, D], and return these."""
+    if isinstance(slots, Tensor):
+        return side.index_copy_(2, slots, new)
+    side[:, :, slots] = new
+    return side
 
 
 def additive(mask: Tensor | None, groups: int, dtype: torch.dtype) -> Tensor | None:

@@ -16,6 +16,7 @@ import torch
 
 from dg_lsp.engine.model.fit import Cost, Geometry, machine
 from dg_lsp.engine.model.prefix_cache import PrefixCache
+from dg_lsp.engine.model.room import Room
 from dg_lsp.engine.model.tree import ROOT, Tree
 
 SHARE = 0.8  # the share of free memory to use: allocators round up, and other programs allocate too
@@ -103,13 +104,14 @@ def measured_speed(passes: Any, device: str, n_prefix: int) -> Speed:
     copied = torch.zeros(2, COPIED, dtype=torch.uint8, device=device)
     bytes_per_ms = 2 * COPIED / ms(lambda: copied[0].copy_(copied[1]), N_COPIES)
     copied = copied[:0]
-    hidden, kv = passes.encode(torch.arange(n_prefix, device=device)[None] % passes.n_vocabulary)
-    tree, node = Tree(passes, kv, n_prefix - 1, hidden[0, -1], buffers=passes.buffers), ROOT
+    room = Room(passes, n_prefix + N_PASSES)
+    hidden = room.read([token % passes.n_vocabulary for token in range(n_prefix)])
+    tree, node = Tree(room, n_prefix, n_prefix - 1, hidden[-1]), ROOT
 
     def draft() -> None:
         nonlocal node
         [[node]] = tree.grow([(node, [node % passes.n_vocabulary])])
-        passes.logits(tree.hidden([node])).argmax(-1).tolist()
+        tree.logits([node]).argmax(-1).tolist()
 
     pass_ms, free = ms(draft, N_PASSES), free_bytes(device)
     n_tokens = None if free is None else int(free * SHARE) // cost(passes).prefix_token

@@ -1,9 +1,9 @@
 """Record functions that always use the same memory as CUDA graphs, so that the CPU launches them once, not kernel by kernel.
 
-Their memory is in buffers of a few lengths, which a pool holds: of the trees of drafts and scores, and of denoising steps. A
-function that can't be recorded is run directly for good: slower, with the same result.
+Their memory is in buffers of a few lengths, which a pool holds: of the rooms of requests, and of denoising steps. A function
+that can't be recorded is run directly for good: slower, with the same result.
 
-The buffers of trees have shapes that depend on nothing but a bucket: a number of slots, the usual one, which all shorter trees
+The buffers of rooms have shapes that depend on nothing but a bucket: a number of slots, the usual one, which all shorter rooms
 share, or a longer one in steps of 256. Each has a graph for 1, 4, 16 and 64 new tokens. The first buffer of a bucket runs each
 twice directly; later ones are recorded at their first use. Fewer tokens are padded: the added ones write to the last slot,
 which no other token sees. So a pass is one copy to the device, one launch, and a copy of the hidden states. A pass may be
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dg_lsp.core import wording
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.kv import Encoder, Tokens
 
 log = logging.getLogger("dg_lsp.engine")
 
@@ -171,59 +171,30 @@ def copy_to_device(buffer: Tensor, values: Tensor) -> None:
     buffer.copy_(values.pin_memory() if is_cuda else values, non_blocking=is_cuda)
 
 
-# --- The buffers of trees
+# --- The buffers of rooms
 
 
 STEP = 256  # slots
-MAX_BUFFERS = 6  # a request has at most three trees, and their prefixes two or three lengths
+MAX_BUFFERS = 6  # requests that take turns, and rooms of two or three lengths
 
 
-@dataclass(frozen=True, slots=True)
-class TreeInputs:
-    """What a pass reads besides the weights, on the device, for N tokens.
-
-    `positions` [N] turn their heads, `slots` [N] are where their keys and values go, and `visible` [N, L] what they see.
-    Without it, they are a whole text, and each token sees itself and those before it.
-    """
-
-    ids: Tensor
-    positions: Tensor
-    slots: Tensor
-    visible: Tensor | None = None
-
-
-class TreePasses(Protocol):
-    """A model's passes over the new tokens of a tree, N of them, at most `most_rows` at once.
-
-    Only the model knows what a room is: the keys and values of one tree, with slots for more.
-    """
+class FixedPasses(Encoder, Protocol):
+    """Passes that can be recorded, over at most `most_rows` tokens at once."""
 
     device: torch.device
     n_hidden: int
     hidden_dtype: torch.dtype
     most_rows: int
 
-    def room(self, n_slots: int, like: KV) -> Any:
-        """Return room for so many slots, with the sizes of these keys and values."""
-
-    def room_bytes(self, n_slots: int) -> int:
-        """Return the bytes of such a room."""
-
-    def fill(self, room: Any, kv: KV, positions: Sequence[int]) -> None:
-        """Copy keys and values, whose tokens stand at these positions, to the first slots of a room."""
-
-    def pairs(self, room: Any) -> KV:
-        """Return the keys and values in a room."""
-
-    def read(self, inputs: TreeInputs, room: Any) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens, whose keys and values go to their slots."""
+    def store_bytes(self, n_slots: int) -> int:
+        """Return the bytes of so many slots, and of what passes over them need."""
 
 
 class _Graph:
     """A pass over a fixed number of new tokens of one buffer, and what it reads and writes."""
 
     def __init__(
-        self, passes: TreePasses, room: Any, shape: tuple[int, int], recorder: Recorder | None, warm_ups: WarmUps
+        self, passes: FixedPasses, store: Any, shape: tuple[int, int], recorder: Recorder | None, warm_ups: WarmUps
     ) -> None:
         n_rows, self._shape = shape[0], shape
         # One buffer for all inputs, so that there is one copy to the device.
@@ -232,10 +203,10 @@ class _Graph:
         first, visible = self._given[: _FIRST * _width(n_rows)], self._given[_FIRST * _width(n_rows) :]
         numbers = first.view(torch.long).view(3, -1)[:, :n_rows]
         ids, positions, slots = numbers.unbind()
-        inputs = TreeInputs(ids, positions, slots, visible.view(torch.bool).view(n_rows, -1))
+        tokens = Tokens(ids, positions, slots, visible.view(torch.bool).view(n_rows, -1))
 
         def work() -> None:  # without `self`, or a dropped buffer keeps its memory until garbage is collected
-            hidden.copy_(passes.read(inputs, room))
+            hidden.copy_(passes.read(tokens, store))
 
         self._graph = StepGraph(work, recorder, warm_ups)
 
@@ -269,100 +240,87 @@ _WarmUps = defaultdict[tuple[int, int], WarmUps]
 """By the numbers of new tokens and of slots, on which the choice of kernels depends."""
 
 
-class _Buffer:
-    """The keys and values of one tree at a time, and the graphs that use them."""
+class Buffer:
+    """The slots of one room at a time, the last of which is that of added tokens, and the graphs that use them."""
 
-    def __init__(self, passes: TreePasses, n_slots: int, like: KV, recorder: Recorder | None, warm_ups: _WarmUps) -> None:
-        self.passes, self._recorder, self._warm_ups, self.n_slots = passes, recorder, warm_ups, n_slots
-        self.room = passes.room(n_slots, like)
+    def __init__(self, passes: FixedPasses, n_slots: int, recorder: Recorder | None, warm_ups: _WarmUps) -> None:
+        self.passes, self._recorder, self._warm_ups, self._n_slots = passes, recorder, warm_ups, n_slots
+        with torch.inference_mode(mode=False), torch.no_grad():  # a tensor of this mode could not be changed outside of it
+            self.store = passes.store(n_slots)
         self._graphs: dict[int, _Graph] = {}
-        self.owner: weakref.ref[Slots] | None = None
-
-    def graph(self, n_rows: int) -> _Graph:
-        """Return the pass over so many new tokens, or more; one over more than any graph has is not kept."""
-        rows = next((rows for rows in ROWS if rows >= n_rows), 0)
-        with torch.inference_mode(mode=False):  # a tensor of this mode could not be changed outside of it
-            if not rows:
-                return _Graph(self.passes, self.room, (n_rows, self.n_slots), None, WarmUps())
-            if rows not in self._graphs:
-                shape = rows, self.n_slots
-                self._graphs[rows] = _Graph(self.passes, self.room, shape, self._recorder, self._warm_ups[shape])
-        return self._graphs[rows]
-
-
-class Slots:
-    """The keys and values of one tree: a buffer as long as the tree needs it. The last slot is that of added tokens."""
-
-    def __init__(self, buffer: _Buffer) -> None:
-        self._buffer = buffer
-        buffer.owner = weakref.ref(self)
-        self.kv = buffer.passes.pairs(buffer.room)
+        self.owner: weakref.ref[Any] | None = None
 
     @property
     def capacity(self) -> int:
         """The number of slots for tokens."""
-        return self._buffer.n_slots - 1
+        return self._n_slots - 1
 
-    def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
-        """Return the last hidden states [N, H] as `tree.OwnRoom.extend` does, in passes over at most `most_rows` tokens."""
-        parts, most = [], self._buffer.passes.most_rows
+    def read(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
+        """Return the last hidden states [N, H] of new tokens, whose keys and values go to the slots from `first` on.
+
+        Token n sees the slots in `visible` [N, L]. One pass reads at most `most_rows` of them.
+        """
+        parts, most = [], self.passes.most_rows
         for start in range(0, len(ids), most):
             own = slice(start, min(start + most, len(ids)))
             n_own = own.stop - start
-            graph = self._buffer.graph(n_own)
+            graph = self._graph(n_own)
             graph.run(first + start, ids[own], positions[own], visible[own])
             parts.append(graph.hidden[:n_own].clone())  # the next pass overwrites them
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def _graph(self, n_rows: int) -> _Graph:
+        """Return the pass over so many new tokens, or more; one over more than any graph has is not kept."""
+        rows = next((rows for rows in ROWS if rows >= n_rows), 0)
+        with torch.inference_mode(mode=False):
+            if not rows:
+                return _Graph(self.passes, self.store, (n_rows, self._n_slots), None, WarmUps())
+            if rows not in self._graphs:
+                shape = rows, self._n_slots
+                self._graphs[rows] = _Graph(self.passes, self.store, shape, self._recorder, self._warm_ups[shape])
+        return self._graphs[rows]
 
-class Buffers(Pool[int, _Buffer]):
-    """The buffers of one model, by their numbers of slots, usually those of trees with `usual` slots.
 
-    Those that a tree uses are not dropped.
+class Buffers(Pool[int, Buffer]):
+    """The buffers of one model, by their numbers of slots, usually those of rooms with `usual` slots.
+
+    Those that a room uses are not dropped.
     """
 
     def __init__(
-        self, passes: TreePasses, free: Callable[[], int | None], recorder: Recorder | None = None, usual: int = 0
+        self, passes: FixedPasses, free: Callable[[], int | None], recorder: Recorder | None = None, usual: int = 0
     ) -> None:
         super().__init__(free, MAX_BUFFERS)
-        self._passes, self._recorder = passes, recorder
+        self.passes, self._recorder = passes, recorder
         self._warm_ups: _WarmUps = defaultdict(WarmUps)
         self._usual = padded(usual + 1, STEP) if usual else 0  # with the slot of added tokens
 
-    def take(self, kv: KV, n_slots: int, positions: Sequence[int]) -> Slots:
-        """Return room for at least `n_slots`, which begins with these keys and values of one row, at these positions.
+    def take(self, n_slots: int) -> Buffer:
+        """Return a free buffer for at least so many tokens, whose owner the caller sets.
 
-        If there is no memory for another buffer, or too many are in use, it is one that is not recorded or kept.
+        If there is no memory for another one, or too many are in use, it is one that is not recorded or kept.
         """
-        with torch.inference_mode(mode=False), torch.no_grad():  # as for graphs
-            # Attention over slots that no token sees takes microseconds, and a buffer of another length has to be recorded.
-            buffer = self._buffer(max(padded(n_slots + 1, STEP), self._usual), kv)
-            slots = Slots(buffer)
-            self._passes.fill(buffer.room, kv, positions)
-        return slots
+        # Attention over slots that no token sees takes microseconds, and a buffer of another length has to be recorded.
+        n_slots = max(padded(n_slots + 1, STEP), self._usual)
+        recorded = functools.partial(Buffer, self.passes, n_slots, self._recorder, self._warm_ups)
+        held = self.held(n_slots, self.passes.store_bytes(n_slots), recorded)
+        return held or Buffer(self.passes, n_slots, None, self._warm_ups)
 
-    def record(self, n_slots: int, n_rooms: int) -> None:
-        """Record the passes over so many buffers for trees of at most `n_slots`, so that no request waits for it.
+    def record(self, n_slots: int) -> None:
+        """Record the passes over a buffer for rooms of at most `n_slots`, so that no request waits for it.
 
         If that fails, requests run without recorded passes.
         """
         self._usual = padded(n_slots + 1, STEP)
         try:
             with torch.inference_mode():
-                taken = [self.take([], n_slots, ()) for _ in range(n_rooms)]
-                for slots in taken:
-                    for n_rows in ROWS * (WARM_UPS + 1):
-                        slots.extend(0, [0] * n_rows, range(n_rows), np.ones((n_rows, n_rows), dtype=np.bool_))
+                buffer = self.take(n_slots)
+                for n_rows in ROWS * (WARM_UPS + 1):
+                    buffer.read(0, [0] * n_rows, range(n_rows), np.ones((n_rows, n_rows), dtype=np.bool_))
         except RuntimeError as error:  # also what CUDA raises, such as a lack of memory
             if self._recorder is not None:
                 self._recorder.give_up(error)
 
-    def is_free(self, buffers: _Buffer) -> bool:
-        """Return whether no tree uses a buffer."""
+    def is_free(self, buffers: Buffer) -> bool:
+        """Return whether no room uses a buffer."""
         return buffers.owner is None or buffers.owner() is None
-
-    def _buffer(self, n_slots: int, like: KV) -> _Buffer:
-        """Return a free buffer, a new one if there is memory for it, or one that is not kept."""
-        recorded = functools.partial(_Buffer, self._passes, n_slots, like, self._recorder, self._warm_ups)
-        held = self.held(n_slots, self._passes.room_bytes(n_slots), recorded)
-        return held or _Buffer(self._passes, n_slots, like, None, self._warm_ups)

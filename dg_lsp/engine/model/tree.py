@@ -1,7 +1,7 @@
-"""Encode several continuations of one prefix together, as a tree of tokens in one buffer of keys and values.
+"""Encode several continuations of one prefix together, as a tree of tokens in one room.
 
 The prefix is stored once for all continuations, and tokens that they share are encoded once. All stages of a fill use one
-tree, so the log-probabilities of a text that was drafted are known when it is scored. A rejected token stays in the buffer,
+tree, so the log-probabilities of a text that was drafted are known when it is scored. A rejected token stays in the room,
 but no token of another path attends to it. Knows passes and token ids. Knows nothing of text.
 """
 
@@ -14,15 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from dg_lsp.engine.model import prefix_cache
-from dg_lsp.engine.model.prefix_cache import KV, Encoder, crop
-from dg_lsp.engine.model.recording import Buffers, Slots
+from dg_lsp.engine.model.kv import KV, crop
+from dg_lsp.engine.model.room import Room
 
 ROOT = 0  # the node of the prefix's last token
-ROOM = 128  # the slots for tokens in a new buffer
 LEAST = 1e-12  # the least probability whose log is added up
 SCORED = 64  # positions whose whole logits are in memory at once, when tokens are scored
 
@@ -35,31 +32,15 @@ class Bound(NamedTuple):
 
 
 class Tree:
-    """The tokens after one prefix, whose last token `last` is the root. A node is a token after the path to it.
+    """The tokens after a prefix of what a room has read. The prefix's last token `last` is the root, a node is a path from it.
 
-    `kv` are the prefix's keys and values, and `hidden` [H] is the root's last hidden state. Without it, the first pass
-    encodes the root, which `kv` need not hold: `has_root` says whether they do. The tree's own keys and values are in a room of
-    `buffers`, if given.
-
-    The attributes describe one buffer: its slots, their positions, and the nodes and paths in them.
+    All nodes see the first `length` slots of the room, and those of their path. Without the root's last hidden state `hidden`
+    [H], the first pass reads the root too, so it is not among these slots.
     """
 
-    def __init__(
-        self,
-        passes: Encoder,
-        kv: KV,
-        last: int,
-        hidden: Tensor | None = None,
-        *,
-        has_root: bool = True,
-        buffers: Buffers | None = None,
-    ) -> None:
-        self._passes, self._device, self._buffers = passes, kv[0][0].device, buffers
-        self._room: OwnRoom | Slots | None = None
-        self._length = kv[0][0].shape[2] - (hidden is None and has_root)
-        self._kv, self._last = kv, last
-        self._n_slots, self._positions = 0, list[int]()
-        # For each node, the slots in the buffer of its path's tokens. A root whose hidden state is known needs none.
+    def __init__(self, room: Room, length: int, last: int, hidden: Tensor | None = None) -> None:
+        self._room, self._length, self._last, self._device = room, length, last, room.device
+        # For each node, the slots of its path's tokens. A root whose hidden state is known needs none.
         self._paths: list[tuple[int, ...]] = [()]
         self._child: dict[tuple[int, int], int] = {}
         self._logps: dict[int, dict[int, float]] = defaultdict(dict)  # of tokens after nodes, as far as they were computed
@@ -73,7 +54,7 @@ class Tree:
     @property
     def root(self) -> tuple[KV, Tensor] | None:
         """The keys and values of the prefix with its root, and the root's last hidden state [H]; None if no pass read it."""
-        if self._room is None or not self._paths[ROOT] or not self.is_read:
+        if not self._paths[ROOT] or not self.is_read:
             return None
         return crop(self._room.kv, self._length + 1), self._hidden[ROOT].clone()
 
@@ -90,7 +71,7 @@ class Tree:
         begins, tokens = not self.is_read, list[int]()
         first = ROOT if begins else len(self._paths)
         if begins:
-            self._paths[ROOT] = (0,)
+            self._paths[ROOT] = (len(self._room.positions),)
             tokens.append(self._last)
         nodes = [self._walk(node, row, tokens) for node, row in rows]
         if tokens:
@@ -102,6 +83,10 @@ class Tree:
         if not self.is_read:
             self.grow([])
         return self._hidden[torch.tensor(nodes, dtype=torch.long, device=self._device)]
+
+    def logits(self, nodes: Sequence[int]) -> Tensor:
+        """Return the logits [N, V] of what follows nodes [N], in 32 bits."""
+        return self._room.passes.logits(self.hidden(nodes))
 
     def learn(self, node: int, logps: Mapping[int, float]) -> None:
         """Store the log-probabilities of tokens after a node, which a pass computed."""
@@ -138,7 +123,7 @@ class Tree:
         unknown = [(node, token) for node, token in distinct if token not in self._logps[node]]
         for at in range(0, len(unknown), SCORED):
             nodes, tokens = zip(*unknown[at : at + SCORED], strict=True)
-            logits = self._passes.logits(self.hidden(nodes))
+            logits = self.logits(nodes)
             targets = torch.tensor(tokens, dtype=torch.long, device=self._device)
             logps = (logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
             for node, token, logp in zip(nodes, tokens, logps, strict=True):
@@ -152,7 +137,7 @@ class Tree:
             child = self._child.get((node, token))
             if child is None:
                 child = self._child[node, token] = len(self._paths)
-                self._paths.append((*self._paths[node], self._n_slots + len(tokens)))
+                self._paths.append((*self._paths[node], len(self._room.positions) + len(tokens)))
                 tokens.append(token)
             nodes.append(child)
             node = child
@@ -160,41 +145,9 @@ class Tree:
 
     def _encode(self, tokens: Sequence[int], paths: Sequence[tuple[int, ...]]) -> None:
         """Encode the last tokens, which are at the ends of `paths`."""
-        length, first, end = self._length, self._n_slots, self._n_slots + len(tokens)
-        if self._room is None or length + end > self._room.capacity:
-            kv = crop(self._kv if self._room is None else self._room.kv, length + first)
-            slots, positions_before = length + end + ROOM, [*range(length), *self._positions]
-            if self._buffers is None:
-                self._room = OwnRoom(self._passes, kv, slots, positions_before)
-            else:
-                self._room = self._buffers.take(kv, slots, positions_before)
-            self._kv = []  # the room holds a copy
-        visible = np.zeros((len(tokens), length + end), dtype=bool)
-        visible[:, :length] = True
+        visible = np.zeros((len(tokens), len(self._room.positions) + len(tokens)), dtype=np.bool_)
+        visible[:, : self._length] = True
         for index, path in enumerate(paths):
-            visible[index, [length + slot for slot in path]] = True
-        positions = [length + len(path) - 1 for path in paths]
-        new = self._room.extend(length + first, tokens, positions, visible)
-        self._positions += positions
+            visible[index, list(path)] = True
+        new = self._room.read(tokens, [self._length + len(path) - 1 for path in paths], visible)
         self._hidden = torch.cat([self._hidden.to(new), new]) if len(self._hidden) else new
-        self._n_slots = end
-
-
-class OwnRoom:
-    """A copy of one row's keys and values with slots for more, whose tokens stand at `positions`, without buffers."""
-
-    def __init__(self, passes: Encoder, kv: KV, n_slots: int, positions: Sequence[int]) -> None:
-        self._passes, self.capacity, self.kv = passes, n_slots, prefix_cache.room(kv, n_slots)
-        prefix_cache.copy_into(kv, self.kv)
-        self._device = kv[0][0].device
-        self._positions = torch.tensor(positions, dtype=torch.long, device=self._device)
-
-    def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens, whose keys and values go to the slots from `first` on.
-
-        Token n stands at its own position and sees the slots in `visible` [N, L].
-        """
-        own = torch.tensor(positions, device=self._device)
-        self._positions = torch.cat([self._positions, own])
-        mask, kv = torch.from_numpy(visible).to(self._device), crop(self.kv, first + len(ids))
-        return self._passes.extend(torch.tensor(ids, device=self._device), own, kv, mask, self._positions)

@@ -19,23 +19,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dg_lsp.engine.diffusion.gemma import fused, quantised
-from dg_lsp.engine.model import fit, memory, prefix_cache
-from dg_lsp.engine.model.matmul import attention_over, widened, with_past
-from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import ROWS, Buffers, TreeInputs
+from dg_lsp.engine.model import fit, memory
+from dg_lsp.engine.model.kv import KV, Tokens, copy_into, crop, zeros
+from dg_lsp.engine.model.matmul import attention_over, put, widened
+from dg_lsp.engine.model.recording import ROWS, Buffers
 
 
-class Room(NamedTuple):
-    """The keys and values of a tree, and the positions of their tokens, which decide what a sliding window shows."""
+class Store(NamedTuple):
+    """The keys and values of a room, and the positions of their tokens, which decide what a sliding window shows."""
 
     kv: KV
     positions: Tensor
 
 
 class Passes:
-    """The encoder passes (`prefix_cache.Encoder`, `recording.TreePasses`) and the decoder pass of one loaded model.
+    """The encoder passes (`recording.FixedPasses`) and the decoder pass of one loaded model.
 
-    `buffers` has room for trees on a GPU; None elsewhere. `n_vocabulary` is the number of logits, which may exceed that of the
+    `buffers` are those of a GPU; None elsewhere. `n_vocabulary` is the number of logits, which may exceed that of the
     tokenizer's tokens; `value_bytes` are those of one number in the keys and values; `products_dtype` is the precision of the
     products with the weights, which may be narrower than that of the weights.
     """
@@ -65,18 +65,6 @@ class Passes:
         """Return the bytes of the weights and buffers; shared ones count once."""
         return quantised.n_bytes(self.model)
 
-    def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
-        n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
-        positions = torch.arange(n_past, n_past + n_new, device=ids.device)
-        masks: dict[str, Tensor | None] = {"full_attention": None, "sliding_attention": None}
-        if n_past or n_past + n_new > self.window:
-            keys = torch.arange(n_past + n_new, device=ids.device)
-            visible = keys[None] <= positions[:, None]
-            masks["full_attention"] = visible[None, None]
-            masks["sliding_attention"] = (visible & (keys[None] > positions[:, None] - self.window))[None, None]
-        hidden = self.encoder.embed_tokens(ids)
-        return self._layers(self.encoder, hidden, positions[None], past, masks)
-
     def decode(self, canvas: Tensor, kv: KV, soft: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Return the decoder's last hidden states [R, C, H] for a canvas [R, C], whose keys and values go to the end of `kv`.
 
@@ -90,7 +78,7 @@ class Passes:
         conditioning = self.decoder.self_conditioning
         condition = _mlp(conditioning, _norm(soft, conditioning.pre_norm))
         hidden = _norm(self.decoder.embed_tokens(canvas) + condition, conditioning.post_norm)
-        return self._layers(self.decoder, hidden, positions, kv_by_layer, masks, with_room=True)[0]
+        return self._layers(self.decoder, hidden, positions, kv_by_layer, slice(-canvas.shape[1], None), masks)
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         cap: float = self.model.final_logit_softcapping
@@ -105,80 +93,71 @@ class Passes:
         scale: Tensor = embed.embed_scale
         return weighted * scale.to(vectors.dtype)
 
-    def extend(
-        self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, slots: Tensor | None = None
-    ) -> Tensor:
-        """Do what `prefix_cache.Encoder` says, with keys and values at the given slots [N] of `kv` or its last ones."""
-        masks: dict[str, Tensor | None] = {"full_attention": mask[None, None]}
-        near = mask if len(key_positions) < self.window else mask & (key_positions[None] > positions[:, None] - self.window)
-        masks["sliding_attention"] = near[None, None]
-        hidden = self.encoder.embed_tokens(ids)[None]
-        return self._layers(self.encoder, hidden, positions[None], kv, masks, with_room=True, slots=slots)[0][0]
+    def read(self, tokens: Tokens, store: Store) -> Tensor:
+        """Do what `recording.Encoder` says. A layer with a sliding window sees as many positions before a token's own."""
+        slots, positions, visible = tokens.slots, tokens.positions, tokens.visible
+        if isinstance(slots, slice):
+            keys, kv = store.positions[: slots.stop], crop(store.kv, slots.stop)
+            keys[slots] = positions
+            if visible is None and (slots.start or len(keys) > self.window):
+                visible = keys[None] <= positions[:, None]
+        else:
+            keys, kv = store.positions.index_copy_(0, slots, positions), store.kv
+        masks: dict[str, Tensor | None] = {"full_attention": None, "sliding_attention": None}
+        if visible is not None:
+            near = visible if len(keys) < self.window else visible & (keys[None] > positions[:, None] - self.window)
+            masks = {"full_attention": visible[None, None], "sliding_attention": near[None, None]}
+        hidden = self.encoder.embed_tokens(tokens.ids)[None]
+        return self._layers(self.encoder, hidden, positions[None], kv, slots, masks)[0]
 
-    def room(self, n_slots: int, like: KV) -> Room:
-        return Room(prefix_cache.room(like, n_slots), torch.zeros(n_slots, dtype=torch.long, device=self.device))
+    def store(self, n_slots: int) -> Store:
+        kv = zeros(self.geometry, n_slots, self.hidden_dtype, self.device)
+        return Store(kv, torch.zeros(n_slots, dtype=torch.long, device=self.device))
 
-    def room_bytes(self, n_slots: int) -> int:
-        """Return the bytes of such a room, and of what a pass over it needs."""
+    def store_bytes(self, n_slots: int) -> int:
+        """Return the bytes of a store, and of what a pass over it needs."""
         cost = memory.cost(self)
         of_rows = ROWS[-1] * (cost.canvas_token - cost.logit_token + n_slots * memory.MASK_BYTES)
         return n_slots * cost.prefix_token + of_rows
 
-    def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
-        n_given = len(positions)
-        room.positions[:n_given] = torch.tensor(positions, dtype=torch.long, device=self.device)
-        prefix_cache.copy_into(kv, room.kv)
+    def fill(self, store: Store, kv: KV, first: int, positions: Sequence[int]) -> None:
+        store.positions[first : first + len(positions)] = torch.tensor(positions, dtype=torch.long, device=self.device)
+        copy_into(kv, store.kv, first)
 
-    def pairs(self, room: Room) -> KV:
-        return room.kv
-
-    def read(self, inputs: TreeInputs, room: Room) -> Tensor:
-        assert inputs.visible is not None
-        room.positions.index_copy_(0, inputs.slots, inputs.positions)
-        return self.extend(inputs.ids, inputs.positions, room.kv, inputs.visible, room.positions, inputs.slots)
+    def pairs(self, store: Store) -> KV:
+        return store.kv
 
     def _layers(
         self,
         stack: Any,
         hidden: Tensor,
         positions: Tensor,
-        past: KV | None,
+        kv: KV,
+        slots: slice | Tensor,
         masks: dict[str, Tensor | None],
-        *,
-        with_room: bool = False,
-        slots: Tensor | None = None,
-    ) -> tuple[Tensor, KV]:
+    ) -> Tensor:
         rotary = {kind: _signed(*stack.rotary_emb(hidden, positions, kind)) for kind in set(self.kinds)}
         masks = {kind: widened(masks[kind], groups) for kind, groups in self._groups.items()}
-        kv: KV = []
         for index, layer in enumerate(stack.layers):
             kind = self.kinds[index]
             normed = _norm(hidden, layer.input_layernorm)
-            causal = masks[kind] is None
-            before = past[index] if past else None
-            attended, keys, values = _attend(
-                layer.self_attn, normed, rotary[kind], before, masks[kind], causal, with_room=with_room, slots=slots
-            )
+            attended = _attend(layer.self_attn, normed, rotary[kind], kv[index], slots, masks[kind])
             hidden = hidden + _norm(attended, layer.post_attention_layernorm)
             fed = _norm(_mlp(layer.mlp, _norm(hidden, layer.pre_feedforward_layernorm)), layer.post_feedforward_layernorm_1)
             if self.expert[index]:
                 fed = fed + experts(layer, hidden)
             hidden = (hidden + _norm(fed, layer.post_feedforward_layernorm)) * layer.layer_scalar
-            kv.append((keys, values))
-        return _norm(hidden, stack.norm), kv
+        return _norm(hidden, stack.norm)
 
 
 def _attend(
     attention: Any,
     hidden: Tensor,
     rotary: tuple[Tensor, Tensor],
-    past: tuple[Tensor, Tensor] | None,
+    kv: tuple[Tensor, Tensor],
+    slots: slice | Tensor,
     mask: Tensor | None,
-    causal: bool,
-    *,
-    with_room: bool,
-    slots: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Tensor:
     rows, length = hidden.shape[:2]
     shape = (rows, length, -1, attention.head_dim)
     queries = _rotate(_norm(attention.q_proj(hidden).view(shape), attention.q_norm), rotary)
@@ -186,12 +165,9 @@ def _attend(
     keys = _rotate(_norm(raw, attention.k_norm), rotary).transpose(1, 2)
     values = raw if attention.v_proj is None else attention.v_proj(hidden).view(shape)
     values = _norm(values, attention.v_norm).transpose(1, 2)
-    if past is not None and slots is not None:
-        keys, values = past[0].index_copy_(2, slots, keys), past[1].index_copy_(2, slots, values)
-    else:
-        keys, values = with_past(keys, values, past, with_room=with_room)
-    mixed = attention_over(queries, keys, values, mask, attention.scaling, causal=causal)
-    return attention.o_proj(mixed.reshape(rows, length, -1)), keys, values
+    keys, values = put(kv[0], slots, keys), put(kv[1], slots, values)
+    mixed = attention_over(queries, keys, values, mask, attention.scaling, causal=mask is None)
+    return attention.o_proj(mixed.reshape(rows, length, -1))  # type: ignore[no-any-return]
 
 
 def _mlp(mlp: Any, hidden: Tensor) -> Tensor:

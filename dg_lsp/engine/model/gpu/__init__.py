@@ -23,9 +23,9 @@ from torch import Tensor
 
 from dg_lsp.core.place import last_line
 from dg_lsp.engine.model.fit import LlamaSizes
+from dg_lsp.engine.model.kv import KV, Tokens, copy_into
 from dg_lsp.engine.model.matmul import NarrowMatrix, Quantised, Weight, WideMatrix, additive, attention_over, quantised
-from dg_lsp.engine.model.prefix_cache import KV, copy_into
-from dg_lsp.engine.model.recording import ROWS, TreeInputs
+from dg_lsp.engine.model.recording import ROWS
 from dg_lsp.engine.model.weights.llama import Layer, Linear, embedded, rotations
 
 log = logging.getLogger("dg_lsp.engine")
@@ -233,15 +233,15 @@ MORE_POSITIONS = 256  # than slots: a tree's tokens may stand behind a gap
 Product = Callable[[Tensor], Tensor]
 
 
-class Room(NamedTuple):
-    """The keys and values of a tree [layers, L, 2, kv heads, D], and the rotations [P, D / 2] that passes over it read."""
+class Store(NamedTuple):
+    """The keys and values of a room [layers, L, 2, kv heads, D], and the rotations [P, D / 2] that passes over it read."""
 
     kv: Tensor
     table: Tensor
 
 
 class GpuPasses:
-    """The layers of one loaded model, and a pass over them. For passes over trees, see `recording.TreePasses`."""
+    """The layers of one loaded model, and a pass over them; for its methods see `recording.FixedPasses`."""
 
     most_rows = ROWS[-1]  # launching a pass kernel by kernel takes longer than several recorded ones
     hidden_dtype = torch.float32
@@ -304,55 +304,46 @@ class GpuPasses:
             self._table = rotations(self.sizes, max(LEAST_POSITIONS, 2 * n_positions)).to(self.device)
         return self._table
 
-    def read(self, inputs: TreeInputs, room: Room) -> Tensor:
-        """Write the tokens' keys and values to their slots in a room; return their last hidden states [N, H] in 32 bits."""
-        operations, shape, eps, dtype, (kv, table) = self.operations, self._shape, self.sizes.eps, self.dtype, room
-        hidden = embedded(self._embedding, inputs.ids)
+    def read(self, tokens: Tokens, store: Store) -> Tensor:
+        """Write the tokens' keys and values to their slots; return their last hidden states [N, H] in 32 bits.
+
+        Without a past, the attention is the one for a whole text, which reads no mask.
+        """
+        operations, shape, eps, dtype, (kv, table) = self.operations, self._shape, self.sizes.eps, self.dtype, store
+        slots, visible = tokens.slots, tokens.visible
+        if isinstance(slots, slice):
+            first, kv = slots.start, kv[:, : slots.stop]
+            slots = torch.arange(first, slots.stop, device=self.device)
+            if visible is None and first:
+                visible = torch.arange(kv.shape[1], device=self.device)[None] <= slots[:, None]
+        hidden = embedded(self._embedding, tokens.ids)
         more: Tensor | None = None
         for index, (before_attention, queries_keys_values, out, before_mlp, gate_up, down) in enumerate(self._layers):
             normed = operations.norm(hidden, more, before_attention, eps, dtype)
             heads = queries_keys_values(normed)
-            queries = operations.rotate(heads, inputs.positions, inputs.slots, table, kv[index], shape)
-            if inputs.visible is None:
+            queries = operations.rotate(heads, tokens.positions, slots, table, kv[index], shape)
+            if visible is None:
                 mixed = _causal(queries, kv[index], shape)
             else:
-                mixed = operations.attend(queries, kv[index], inputs.visible, shape)
+                mixed = operations.attend(queries, kv[index], visible, shape)
             normed = operations.norm(hidden, out(mixed), before_mlp, eps, dtype)
             more = down(operations.gated(gate_up(normed)))
         return operations.norm(hidden, more, self._last_norm, eps, torch.float32)
 
-    def room(self, n_slots: int, like: KV) -> Room:
-        del like
+    def store(self, n_slots: int) -> Store:
         # Zeros, because values that no token sees must be finite.
         kv = torch.zeros(self.kv_shape(n_slots), dtype=self.dtype, device=self.device)
-        return Room(kv, self.table(n_slots + MORE_POSITIONS))
+        return Store(kv, self.table(n_slots + MORE_POSITIONS))
 
-    def room_bytes(self, n_slots: int) -> int:
+    def store_bytes(self, n_slots: int) -> int:
         return math.prod(self.kv_shape(n_slots)) * self.dtype.itemsize
 
-    def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
-        """Copy keys and values to the first slots of a room. Each token sees all of them, wherever they stand."""
-        del positions
-        if kv:
-            copy_into(kv, as_pairs(room.kv))
+    def fill(self, store: Store, kv: KV, first: int, positions: Sequence[int]) -> None:
+        """Copy keys and values to slots. Each token sees all of them, wherever they stand."""
+        copy_into(kv, as_pairs(store.kv), first)
 
-    def pairs(self, room: Room) -> KV:
-        return as_pairs(room.kv)
-
-    def encode(self, ids: Tensor, past: KV | None) -> tuple[Tensor, KV]:
-        """Return the last hidden states [1, N, H] of the tokens [1, N] of one row, and the keys and values of all tokens.
-
-        Without a past, the attention is the one for a whole text, which reads no mask.
-        """
-        n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
-        kv = torch.empty(self.kv_shape(n_past + n_new), dtype=self.dtype, device=self.device)
-        slots = torch.arange(n_past, n_past + n_new, device=self.device)
-        visible = None
-        if past:
-            copy_into(past, as_pairs(kv))
-            visible = torch.arange(n_past + n_new, device=self.device)[None] <= slots[:, None]
-        hidden = self.read(TreeInputs(ids[0], slots, slots, visible), Room(kv, self.table(n_past + n_new)))
-        return hidden[None], as_pairs(kv)
+    def pairs(self, store: Store) -> KV:
+        return as_pairs(store.kv)
 
 
 def as_pairs(kv: Tensor) -> KV:
