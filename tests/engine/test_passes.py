@@ -102,7 +102,7 @@ def test_logits_in_slices_are_those_of_the_whole_head(monkeypatch: pytest.Monkey
 def test_blocks_of_the_feed_forward_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     passes, ids, found = passes_of("tied", kind="int8"), ids_of(1, 33)[0].tolist(), list[Tensor]()
     for n_rows in (64, 4):
-        monkeypatch.setattr("dg_lsp.engine.model.weights.llama.BLOCK", n_rows)
+        monkeypatch.setattr("dg_lsp.engine.model.matmul.BLOCK", n_rows)
         room = Room(passes, 66)
         found.append(torch.cat([room.read(ids), room.read(ids)]))
     assert torch.equal(*found)

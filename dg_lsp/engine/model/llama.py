@@ -109,12 +109,12 @@ class Llama:
                 keys, values = put(kv[index][0], slots, keys), put(kv[index][1], slots, values)
             mixed = self._attention(queries, keys, values, added, causal=causal, in_blocks=in_blocks)
             if (gemma := layer.gemma) is None:
-                hidden = layer.out.added(hidden, Inputs(mixed))
-                fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine)
-                hidden = layer.down.added(hidden, fed)
+                hidden = layer.out.times(Inputs(mixed), hidden)
+                fed = layer.gate_up.fed(self._normed(hidden, layer.before_mlp), fine)
+                hidden = layer.down.times(fed, hidden)
                 continue
             hidden = hidden + self._normed(layer.out.times(Inputs(mixed)), gemma.after_attention).rows
-            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine, gelu=True)
+            fed = layer.gate_up.fed(self._normed(hidden, layer.before_mlp), fine, gelu=True)
             mixed = self._normed(layer.down.times(fed), gemma.after_mlp).rows
             hidden = (hidden + self._normed(mixed, gemma.after_layer).rows) * gemma.scalar
         return self._normed(hidden, self._norm).rows.view(rows, length, -1)

@@ -246,19 +246,45 @@ def int8_is_supported() -> bool:
 
 
 ALL = slice(None)  # rows
+BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
 
 
 class Matrix:
-    """A weight matrix [O, I] in the form that its products need."""
+    """A weight matrix [O, I] in the form that its products need, with the `bias` [O] that they may have."""
+
+    bias: Tensor | None = None
 
     @abstractmethod
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Return numbers [N, O], and the factors [N, 1] by which they become the products, or None for one."""
+        """Return numbers [N, O], and the factors [N, 1] by which they become the products without a bias, or None for one."""
 
     def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        """Return the products [N, O] of inputs [N, I] in 32 bits, with their bias, plus `more` [N, O]."""
+        more = self.bias if more is None else more if self.bias is None else more + self.bias
+        return self._plus(inputs, more)
+
+    def _plus(self, inputs: Inputs, more: Tensor | None) -> Tensor:
         result = self.unscaled(inputs)[0]
         return result if more is None else result + more
+
+    def fed(self, inputs: Inputs, fine: slice | None, *, gelu: bool = False) -> Inputs:
+        """Return SiLU or GELU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
+        result, factors = self.unscaled(inputs) if self.bias is None else (self.times(inputs), None)
+        if factors is None or result.shape[0] <= BLOCK:
+            return _gated(result, factors, fine, gelu=gelu)
+        blocks = []
+        for start in range(0, result.shape[0], BLOCK):
+            own = None if fine is None else slice(-start % fine.step, None, fine.step)
+            blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own, gelu=gelu))
+        return JoinedInputs(blocks, fine)
+
+
+def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None, *, gelu: bool) -> Inputs:
+    gate, up = gate_up.chunk(2, dim=1)
+    # The factor of `up` remains one of the result.
+    gate = gate if factors is None else gate * factors
+    gated = F.gelu(gate, approximate="tanh") if gelu else F.silu(gate, inplace=factors is not None)
+    return Inputs(gated.mul_(up), factors, fine)
 
 
 class Inputs:
@@ -356,7 +382,7 @@ class Int8Matrix(Matrix):
         )
         return result
 
-    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+    def _plus(self, inputs: Inputs, more: Tensor | None) -> Tensor:
         rows = inputs.quantised
         result = self.product(rows)
         if inputs.fine is not None:
@@ -386,7 +412,7 @@ class OneDnnMatrix(Matrix):
 
 
 def matrix(weight: Weight, kind: Kind) -> Matrix:
-    """Return a weight matrix [O, I] in the form for this kind of product."""
+    """Return a weight matrix [O, I] in the form for this kind of product, without a bias."""
     cased = for_kind(weight, kind)
     if isinstance(cased, Quantised):
         return NarrowMatrix(cased) if kind == "int8-weights" else Int8Matrix(cased)

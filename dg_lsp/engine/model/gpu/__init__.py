@@ -14,7 +14,6 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +23,9 @@ from torch import Tensor
 from dg_lsp.core.place import last_line
 from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.kv import KV, Tokens, copy_into
-from dg_lsp.engine.model.matmul import NarrowMatrix, Quantised, Weight, WideMatrix, additive, attention_over, quantised
+from dg_lsp.engine.model.matmul import Matrix, NarrowMatrix, Quantised, Weight, WideMatrix, additive, attention_over, quantised
 from dg_lsp.engine.model.recording import ROWS
-from dg_lsp.engine.model.weights.llama import Layer, Linear, embedded, rotations
+from dg_lsp.engine.model.weights.llama import Layer, embedded, rotations
 
 log = logging.getLogger("dg_lsp.engine")
 
@@ -36,19 +35,6 @@ KEYS = 64  # slots that one block of the attention reads at once
 BUSY = 264  # blocks of a product that keep a large card busy: two for each of its 132 processors
 IN, OUT = 128, 32  # the block of a narrow matrix that is multiplied at once
 MOST_NARROW_ROWS = 128  # with more rows, widening a matrix once costs less than widening it for each block of rows
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The numbers of heads of the queries, and of the keys, and their dimension."""
-
-    queries: int
-    kv: int
-    size: int
-
-    @property
-    def groups(self) -> int:
-        return self.queries // self.kv
 
 
 class Operations:
@@ -63,24 +49,24 @@ class Operations:
             hidden.add_(more)
         return F.rms_norm(hidden, hidden.shape[-1:], weight, eps).to(dtype)
 
-    def rotate(self, heads: Tensor, positions: Tensor, slots: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
+    def rotate(self, heads: Tensor, positions: Tensor, slots: Tensor, table: Tensor, kv: Tensor, sizes: LlamaSizes) -> Tensor:
         """Rotate rows of queries, keys and values [N, (heads + 2 kv heads) * D] at their positions [N].
 
         Return the queries [N, heads, D], and write keys and values to their slots [N] in `kv` [L, 2, kv heads, D]. `table`
         [P, D / 2] has the complex rotations of all positions.
         """
-        n_queries, n_rotated = shape.queries * shape.size, (shape.queries + shape.kv) * shape.size
-        pairs = torch.view_as_complex(heads[:, :n_rotated].float().view(len(heads), -1, shape.size // 2, 2))
+        n_queries, n_rotated = sizes.heads * sizes.head_dim, (sizes.heads + sizes.kv_heads) * sizes.head_dim
+        pairs = torch.view_as_complex(heads[:, :n_rotated].float().view(len(heads), -1, sizes.head_dim // 2, 2))
         turned = torch.view_as_real(pairs * table[positions][:, None]).flatten(1).to(kv.dtype)
         new = torch.cat([turned[:, n_queries:], heads[:, n_rotated:].to(kv.dtype)], 1)
         kv.index_copy_(0, slots, new.view(len(heads), *kv.shape[1:]))
-        return turned[:, :n_queries].view(len(heads), shape.queries, shape.size)
+        return turned[:, :n_queries].view(len(heads), sizes.heads, sizes.head_dim)
 
-    def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
+    def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, sizes: LlamaSizes) -> Tensor:
         """Return the attention [N, heads * D] of queries [N, heads, D] over the slots that are `visible` [N, L]."""
         keys, values = (side.transpose(0, 1)[None] for side in kv.unbind(1))
-        mask = additive(visible[None, None], shape.groups, queries.dtype)
-        mixed = attention_over(queries[None], keys, values, mask, shape.size**-0.5, causal=False)
+        mask = additive(visible[None, None], sizes.groups, queries.dtype)
+        mixed = attention_over(queries[None], keys, values, mask, sizes.head_dim**-0.5, causal=False)
         return mixed.reshape(len(queries), -1)
 
     def gated(self, gate_up: Tensor) -> Tensor:
@@ -111,32 +97,32 @@ class Fused(Operations):
         )
         return out
 
-    def rotate(self, heads: Tensor, positions: Tensor, slots: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
-        queries, half = kv.new_empty(len(heads), shape.queries, shape.size), shape.size // 2
-        self._kernels.rotate[(len(heads), shape.queries + 2 * shape.kv)](
+    def rotate(self, heads: Tensor, positions: Tensor, slots: Tensor, table: Tensor, kv: Tensor, sizes: LlamaSizes) -> Tensor:
+        queries, half = kv.new_empty(len(heads), sizes.heads, sizes.head_dim), sizes.head_dim // 2
+        self._kernels.rotate[(len(heads), sizes.heads + 2 * sizes.kv_heads)](
             heads, positions, slots, torch.view_as_real(table), queries, kv,
-            N_QUERIES=shape.queries, N_KV=shape.kv, HALF=half, BLOCK=_power(half), num_warps=1,
+            N_QUERIES=sizes.heads, N_KV=sizes.kv_heads, HALF=half, BLOCK=_power(half), num_warps=1,
         )  # fmt: skip
         return queries
 
-    def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
+    def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, sizes: LlamaSizes) -> Tensor:
         """Return the attention [N, heads * D] over the visible slots, whose parts are read side by side."""
         n_rows, n_slots = visible.shape
         if n_rows > MOST_SPLIT_ROWS:
-            return super().attend(queries, kv, visible, shape)
+            return super().attend(queries, kv, visible, sizes)
         split = KEYS * max(1, -(-n_slots // (KEYS * PARTS)))
-        n_parts, n_queries = -(-n_slots // split), n_rows * shape.queries
-        sums = torch.empty(n_parts, n_queries, shape.size, device=kv.device)
+        n_parts, n_queries = -(-n_slots // split), n_rows * sizes.heads
+        sums = torch.empty(n_parts, n_queries, sizes.head_dim, device=kv.device)
         most, weights = torch.empty(2, n_parts, n_queries, device=kv.device).unbind()
-        width, rows = _power(shape.size, 16), min(64, _power(n_rows * shape.groups, 16))
-        self._kernels.attend[(shape.kv, n_parts, -(-n_rows * shape.groups // rows))](
-            queries, kv, visible.view(torch.uint8), sums, most, weights, shape.size**-0.5, n_rows, n_slots,
-            GROUPS=shape.groups, N_KV=shape.kv, SIZE=shape.size, SPLIT=split, ROWS=rows, KEYS=KEYS, WIDTH=width,
+        width, rows = _power(sizes.head_dim, 16), min(64, _power(n_rows * sizes.groups, 16))
+        self._kernels.attend[(sizes.kv_heads, n_parts, -(-n_rows * sizes.groups // rows))](
+            queries, kv, visible.view(torch.uint8), sums, most, weights, sizes.head_dim**-0.5, n_rows, n_slots,
+            GROUPS=sizes.groups, N_KV=sizes.kv_heads, SIZE=sizes.head_dim, SPLIT=split, ROWS=rows, KEYS=KEYS, WIDTH=width,
             num_stages=2,  # with three, 128 numbers a head do not fit the shared memory of a card for games
         )  # fmt: skip
-        out = queries.new_empty(n_rows, shape.queries * shape.size)
+        out = queries.new_empty(n_rows, sizes.heads * sizes.head_dim)
         self._kernels.join[(n_queries,)](
-            sums, most, weights, out, n_queries, n_parts, SIZE=shape.size, PARTS=PARTS, WIDTH=width, num_warps=1
+            sums, most, weights, out, n_queries, n_parts, SIZE=sizes.head_dim, PARTS=PARTS, WIDTH=width, num_warps=1
         )
         return out
 
@@ -200,7 +186,10 @@ def wrong_operation(fused: Operations, device: str, dtype: torch.dtype = torch.b
     def some(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=noise).to(device, dtype)
 
-    shape, found = Heads(6, 2, 32), dict[str, list[Tensor]]()
+    sizes, found = (
+        LlamaSizes(1, 96, 160, 1, heads=6, kv_heads=2, head_dim=32, eps=1e-6, theta=1.0, tied=True),
+        dict[str, list[Tensor]](),
+    )
     hidden, more, heads, wide = some(3, 96).float(), some(3, 96), some(3, 10 * 32), some(48, 320)
     positions, slots = torch.tensor([7, 8, 8], device=device), torch.tensor([60, 61, 62], device=device)
     angles = torch.arange(16.0)[:, None] * torch.linspace(0.1, 1.0, 16)
@@ -209,9 +198,9 @@ def wrong_operation(fused: Operations, device: str, dtype: torch.dtype = torch.b
     for one in (PLAIN, fused):
         stored, states = kv.clone(), hidden.clone()
         results = {"norm": one.norm(states, more, hidden[0], 1e-6, dtype), "hidden states": states}
-        results["queries"] = one.rotate(heads, positions, slots, table, stored, shape)
+        results["queries"] = one.rotate(heads, positions, slots, table, stored, sizes)
         results["keys and values"] = stored
-        results["attention"] = one.attend(results["queries"], stored, visible, shape)
+        results["attention"] = one.attend(results["queries"], stored, visible, sizes)
         results["gate"] = one.gated(heads)
         results["products in 8 bits"] = one.narrow_product(heads, narrow, None)
         for name, values in results.items():
@@ -259,8 +248,7 @@ class GpuPasses:
         """Raise TypeError if a matrix is in a layout of its own, as those of a processor are."""
         self.sizes, self.dtype, self.device, self.operations = sizes, dtype, last_norm.device, operations
         self.n_hidden = sizes.hidden
-        self._shape, self._embedding = Heads(sizes.heads, sizes.kv_heads, sizes.head_dim), embedding
-        self._head = head
+        self._embedding, self._head = embedding, head
         root = math.sqrt(sizes.hidden)  # the layers' norms are for hidden states divided by their length
         self._layers = [
             (
@@ -276,10 +264,9 @@ class GpuPasses:
         self._last_norm = last_norm / root
         self._table = torch.empty(0)
 
-    def _product(self, linear: Linear) -> Product:
+    def _product(self, matrix: Matrix) -> Product:
         """Return the function that multiplies inputs [N, I] by a matrix and adds its bias: [N, O], in the inputs' type."""
-        matrix, operations = linear.matrix, self.operations
-        bias = None if linear.bias is None else linear.bias.to(self.dtype)
+        operations, bias = self.operations, None if matrix.bias is None else matrix.bias.to(self.dtype)
         if isinstance(matrix, NarrowMatrix):
             narrow = matrix.narrow
             return lambda inputs: operations.narrow_product(inputs, narrow, bias)
@@ -309,7 +296,7 @@ class GpuPasses:
 
         Without a past, the attention is the one for a whole text, which reads no mask.
         """
-        operations, shape, eps, dtype, (kv, table) = self.operations, self._shape, self.sizes.eps, self.dtype, store
+        operations, sizes, eps, dtype, (kv, table) = self.operations, self.sizes, self.sizes.eps, self.dtype, store
         slots, visible = tokens.slots, tokens.visible
         if isinstance(slots, slice):
             first, kv = slots.start, kv[:, : slots.stop]
@@ -321,11 +308,11 @@ class GpuPasses:
         for index, (before_attention, queries_keys_values, out, before_mlp, gate_up, down) in enumerate(self._layers):
             normed = operations.norm(hidden, more, before_attention, eps, dtype)
             heads = queries_keys_values(normed)
-            queries = operations.rotate(heads, tokens.positions, slots, table, kv[index], shape)
+            queries = operations.rotate(heads, tokens.positions, slots, table, kv[index], sizes)
             if visible is None:
-                mixed = _causal(queries, kv[index], shape)
+                mixed = _causal(queries, kv[index], sizes)
             else:
-                mixed = operations.attend(queries, kv[index], visible, shape)
+                mixed = operations.attend(queries, kv[index], visible, sizes)
             normed = operations.norm(hidden, out(mixed), before_mlp, eps, dtype)
             more = down(operations.gated(gate_up(normed)))
         return operations.norm(hidden, more, self._last_norm, eps, torch.float32)
@@ -355,10 +342,10 @@ def as_pairs(kv: Tensor) -> KV:
     return pairs
 
 
-def _causal(queries: Tensor, kv: Tensor, shape: Heads) -> Tensor:
+def _causal(queries: Tensor, kv: Tensor, sizes: LlamaSizes) -> Tensor:
     """Return the attention [N, heads * D] of a whole text, whose keys and values are in the first slots."""
     keys, values = (side.transpose(0, 1)[None] for side in kv[: len(queries)].unbind(1))
     mixed = F.scaled_dot_product_attention(
-        queries.transpose(0, 1)[None], keys, values, is_causal=True, scale=shape.size**-0.5, enable_gqa=shape.groups > 1
+        queries.transpose(0, 1)[None], keys, values, is_causal=True, scale=sizes.head_dim**-0.5, enable_gqa=sizes.groups > 1
     )
     return mixed[0].transpose(0, 1).reshape(len(queries), -1)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.fit import VOCABULARY_SLICE, LlamaSizes
-from dg_lsp.engine.model.matmul import Inputs, JoinedInputs, Matrix, Quantised, Weight, for_kind, matrix, quantised
+from dg_lsp.engine.model.matmul import Inputs, Matrix, Quantised, Weight, for_kind, matrix, quantised
 from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.engine.model.weights.checkpoint import CONFIG, WIDE, CheckpointError, Stored
 from dg_lsp.engine.model.weights.fetch import Meter
@@ -131,52 +131,14 @@ def _finite(name: str, tensor: Tensor) -> Tensor:
 # --- The layers
 
 
-BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """One matrix of a layer, with its bias."""
-
-    matrix: Matrix
-    bias: Tensor | None = None
-
-    def times(self, inputs: Inputs) -> Tensor:
-        """Return the products [N, O] of inputs [N, I] in 32 bits, plus the bias."""
-        return self.matrix.times(inputs, self.bias)
-
-    def added(self, hidden: Tensor, inputs: Inputs) -> Tensor:
-        """Return the hidden states [N, O] plus the products of inputs [N, I]."""
-        return self.matrix.times(inputs, hidden if self.bias is None else hidden + self.bias)
-
-    def feed(self, inputs: Inputs, fine: slice | None, *, gelu: bool = False) -> Inputs:
-        """Return SiLU or GELU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
-        result, factors = self.matrix.unscaled(inputs) if self.bias is None else (self.times(inputs), None)
-        if factors is None or result.shape[0] <= BLOCK:
-            return _gated(result, factors, fine, gelu=gelu)
-        blocks = []
-        for start in range(0, result.shape[0], BLOCK):
-            own = None if fine is None else slice(-start % fine.step, None, fine.step)
-            blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own, gelu=gelu))
-        return JoinedInputs(blocks, fine)
-
-
-def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None, *, gelu: bool) -> Inputs:
-    gate, up = gate_up.chunk(2, dim=1)
-    # The factor of `up` remains one of the result.
-    gate = gate if factors is None else gate * factors
-    gated = F.gelu(gate, approximate="tanh") if gelu else F.silu(gate, inplace=factors is not None)
-    return Inputs(gated.mul_(up), factors, fine)
-
-
 @dataclass(frozen=True, slots=True)
 class Layer:
     before_attention: Tensor
-    queries_keys_values: Linear  # [(heads + 2 * kv heads) * D, H]
-    out: Linear  # [H, heads * D]
+    queries_keys_values: Matrix  # [(heads + 2 * kv heads) * D, H]
+    out: Matrix  # [H, heads * D]
     before_mlp: Tensor
-    gate_up: Linear  # [2 * F, H]
-    down: Linear  # [H, F]
+    gate_up: Matrix  # [2 * F, H]
+    down: Matrix  # [H, F]
     gemma: GemmaNorms | None = None
 
 
@@ -223,14 +185,16 @@ def layer_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int, kind:
     """Return a layer's norms, and its projections in four matrices. `weights` has the library's names."""
     start = f"model.layers.{index}."
 
-    def linear(*names: str, order: Tensor | None = None) -> Linear:
+    def linear(*names: str, order: Tensor | None = None) -> Matrix:
         whole = _concatenated([for_kind(weights[f"{start}{name}.weight"], kind) for name in names])
         biases = [_wide(bias) for name in names if (bias := weights.get(f"{start}{name}.bias")) is not None]
         bias = torch.cat(biases) if biases else None
         if order is not None:
             order = order.to(_values(whole).device)
             whole, bias = _rows(whole, order), None if bias is None else bias[order]
-        return Linear(matrix(whole, kind), bias)
+        made = matrix(whole, kind)
+        made.bias = bias
+        return made
 
     def norm(name: str) -> Tensor:
         return norm_of(weights[f"{start}{name}.weight"], sizes)
