@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import DraftSettings
 from dg_lsp.engine.common.loading import set_up
 from dg_lsp.engine.model import gpu, memory
 from dg_lsp.engine.model.fit import LlamaSizes
+from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.recording import ROWS, Buffers, Recorder
 from dg_lsp.engine.model.room import MORE, Room
 from dg_lsp.engine.model.tree import ROOT, Tree
@@ -105,7 +105,7 @@ class Bench:
 def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -> None:
     """Print the passes of one model, beside the time to read its layers and its head once."""
     began = time.perf_counter()
-    model = CausalLlama(sizes, RandomWeights(sizes, bench.device), kind)
+    model = Llama(sizes, RandomWeights(sizes, bench.device), kind)
     recorder = Recorder("passes")
     chosen = gpu.best(bench.device)
     bench.wait()
@@ -113,10 +113,10 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
     free = lambda: memory.free_bytes(bench.device) if bench.is_cuda else None  # noqa: E731
     outside = processor = None
     if kind == "plain":
-        outside = CausalLlama.__new__(CausalLlama)
+        outside = Llama.__new__(Llama)
         outside.__dict__ |= model.__dict__
         outside.use_buffers(chosen, free, None)
-        processor = CausalLlama.__new__(CausalLlama)
+        processor = Llama.__new__(Llama)
         processor.__dict__ |= model.__dict__ | {"_gpu": None, "buffers": None}
     model.use_buffers(chosen, free, recorder if bench.is_cuda else None)
     assert isinstance(model.buffers, Buffers)
@@ -162,14 +162,14 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
         )
 
 
-def after(model: CausalLlama, kv: KV) -> Room:
+def after(model: Llama, kv: KV) -> Room:
     """Return a room that has read a prefix."""
     room = Room(model, kv[0][0].shape[2] + MORE)
     room.add(kv)
     return room
 
 
-def reading(model: CausalLlama, kv: KV, n_rows: int) -> Callable[[], object]:
+def reading(model: Llama, kv: KV, n_rows: int) -> Callable[[], object]:
     """Return a function that reads `n_rows` tokens after a prefix, and returns the likeliest next ones."""
     room = after(model, kv)
     length = len(room.positions)
@@ -177,24 +177,24 @@ def reading(model: CausalLlama, kv: KV, n_rows: int) -> Callable[[], object]:
 
     def read() -> list[int]:
         hidden = room.read([11] * n_rows, range(length, length + n_rows), visible)
-        del room.positions[length:]
+        room.keep(length)
         tokens: list[int] = model.logits(hidden).argmax(-1).tolist()
         return tokens
 
     return read
 
 
-def first_pass(model: CausalLlama, kv: Any, hidden: Tensor) -> None:
+def first_pass(model: Llama, kv: Any, hidden: Tensor) -> None:
     """Read one token in a new tree."""
     room = after(model, kv)
-    tree = Tree(room, len(room.positions), 10, hidden)
+    tree = Tree(room, 10, hidden)
     tree.logits(tree.grow([(ROOT, [11])])[0]).argmax(-1).tolist()
 
 
-def drafted(model: CausalLlama, kv: Any, hidden: Tensor) -> int:
+def drafted(model: Llama, kv: Any, hidden: Tensor) -> int:
     """Write a draft and its branches; return the number of passes."""
     room = after(model, kv)
-    tree = Tree(room, len(room.positions), 10, hidden)
+    tree = Tree(room, 10, hidden)
     settings = DraftSettings(rows=1, most=DRAFT, banned=(0,), stops=(1,), end=1, branches=BRANCHES)
     return sum(1 for _ in drafts.drafts(tree, settings))
 

@@ -282,7 +282,7 @@ def _continue(passes: Passes, kv: KV, stages: _Stages, floor: _Floor, prefix: in
     """Time a drafted token and a text to score, each a new branch of one tree."""
     room = Room(passes, prefix)
     room.add(kv)
-    tree = Tree(room, prefix, 10, torch.zeros(passes.config.hidden_size, device=room.device))
+    tree = Tree(room, 10, torch.zeros(passes.config.hidden_size, device=room.device))
     token = iter(range(10, passes.config.vocab_size))
 
     def drafted() -> torch.Tensor:

@@ -170,7 +170,7 @@ LLAMAS = ("tied", "untied", "wide heads", "biases", "all biases", "encoder")
 
 
 def llama(kind: str) -> Any:
-    """Return a tiny random model of the library that `CausalLlama` computes: one of `LLAMAS`.
+    """Return a tiny random model of the library that `Llama` computes: one of `LLAMAS`.
 
     Its norms and biases are changed, so that a test notices a missing one.
     """

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.fit import gemma_sizes, llama_sizes
 from dg_lsp.engine.model.gpu import PLAIN
 from dg_lsp.engine.model.kv import KV
+from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.recording import Buffers, Recorder, Work
 from dg_lsp.engine.model.room import Room
 from dg_lsp.engine.model.tree import Tree
@@ -51,7 +51,7 @@ def passes_of(
         weights = {llama_name(name): weights[name] for name in sizes.shapes()}
     else:
         sizes = llama_sizes(values)
-    passes = CausalLlama(sizes, dict(weights), kind)
+    passes = Llama(sizes, dict(weights), kind)
     if way != "processor":
         passes.use_buffers(PLAIN, lambda: None, recorder)
     return passes
@@ -90,7 +90,7 @@ def tree_of(passes: Any, ids: Tensor, *, knows_root: bool = False) -> Tree:
     n_read = ids.shape[1] - (not knows_root)
     room = Room(passes, ids.shape[1])
     hidden = room.read(ids[0, :n_read].tolist())[-1] if n_read else None
-    return Tree(room, n_read, int(ids[0, -1]), hidden if knows_root else None)
+    return Tree(room, int(ids[0, -1]), hidden if knows_root else None)
 
 
 def a_prefix(passes: Passes, length: int) -> KV:

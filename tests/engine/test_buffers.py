@@ -22,9 +22,10 @@ from torch import Tensor
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal.filler import CausalFiller, CausalLlama
+from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.model.gpu import PLAIN
 from dg_lsp.engine.model.kv import Tokens
+from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.recording import MAX_BUFFERS, ROWS, STEP, WARM_UPS, Buffers, Recorder, StepGraph, WarmUps, Work
 from dg_lsp.engine.model.room import Room
 from dg_lsp.engine.model.tree import ROOT
@@ -109,7 +110,7 @@ REQUESTS = [
 def test_a_fill_in_buffers_has_the_candidates_of_a_processor(fim_tokens: tuple[str, ...], tmp_path: Path) -> None:
     loaded = load_model(str(written_model(tmp_path, *fim_tokens)), device="cpu", dtype="float32")
     sizes, weights = loaded.passes.sizes, load_file(tmp_path / "model.safetensors")
-    plain, in_rooms, found = CausalLlama(sizes, weights, "plain"), CausalLlama(sizes, weights, "plain"), list[Any]()
+    plain, in_rooms, found = Llama(sizes, weights, "plain"), Llama(sizes, weights, "plain"), list[Any]()
     recorder, scores = WorkingRecorder(), list[dict[str, float]]()
     in_rooms.use_buffers(PLAIN, lambda: None, recorder)
     for passes in (plain, in_rooms):
@@ -139,7 +140,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
 ) -> None:
     """In the prefix, and in a draft or a score. The worker ends the request and calls `trim`."""
     loaded = load_model(str(written_model(tmp_path)), device="cpu", dtype="float32")
-    passes = CausalLlama(loaded.passes.sizes, load_file(tmp_path / "model.safetensors"), "plain")
+    passes = Llama(loaded.passes.sizes, load_file(tmp_path / "model.safetensors"), "plain")
     passes.use_buffers(PLAIN, lambda: None, WorkingRecorder())
     filler = CausalFiller(replace(loaded, passes=passes))
 
@@ -192,7 +193,7 @@ def test_after_the_start_fills_of_any_length_replay_recorded_passes_only(
         return StepGraph(directly, recorder, warm_ups)
 
     monkeypatch.setattr("dg_lsp.engine.model.recording.StepGraph", counted)
-    passes, recorder = CausalLlama(loaded.passes.sizes, load_file(tmp_path / "model.safetensors"), "plain"), Replaying()
+    passes, recorder = Llama(loaded.passes.sizes, load_file(tmp_path / "model.safetensors"), "plain"), Replaying()
     passes.use_buffers(PLAIN, lambda: None, recorder)
     filler = CausalFiller(replace(loaded, passes=passes))
     assert n_direct == len(ROWS) * WARM_UPS

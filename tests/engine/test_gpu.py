@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from benchmarks import stages
-from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps
@@ -22,6 +21,7 @@ from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import gpu, memory
 from dg_lsp.engine.model.fit import llama_sizes
 from dg_lsp.engine.model.kv import KV
+from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph
 from dg_lsp.engine.model.room import Room
 from dg_lsp.engine.model.tree import ROOT, Tree
@@ -58,7 +58,7 @@ def test_gpu_passes_equal_cpu_passes(both: tuple[Passes, Passes], length: int) -
         room = Room(passes, length + 10)
         hidden, kv = room.read(ids[0].tolist()), room.kv
         canvas = torch.tensor([[11, 50, 60], [12, 13, 14]], device=device)
-        tree = Tree(room, length, int(ids[0, -1]), hidden[-1])
+        tree = Tree(room, int(ids[0, -1]), hidden[-1])
         [[first, second], [_, third]] = tree.grow([(ROOT, [30, 31]), (ROOT, [30, 32])])
         found.append([hidden, passes.logits(decoded(passes, canvas, kv)), tree.hidden([first, second, third])])
     for ours, theirs in zip(*found, strict=True):
@@ -185,7 +185,7 @@ def test_a_step_that_waits_for_the_device_is_not_recorded_and_still_right(both: 
     assert total.item() == WARM_UPS + 3
 
 
-def causal(dtype: torch.dtype, device: str) -> CausalLlama:
+def causal(dtype: torch.dtype, device: str) -> Llama:
     """Return the passes of one random model in a type on a device; its weights are the same in each."""
     model = llama("biases")
     weights = {
@@ -193,15 +193,16 @@ def causal(dtype: torch.dtype, device: str) -> CausalLlama:
         for name, tensor in model.state_dict().items()
     }
     weights["model.norm.weight"] *= 20  # so that the logits differ by more than rounding
-    return CausalLlama(llama_sizes(model.config.to_dict()), weights, "plain")
+    return Llama(llama_sizes(model.config.to_dict()), weights, "plain")
 
 
-def scores(passes: CausalLlama, length: int) -> list[list[float]]:
+def scores(passes: Llama, length: int) -> list[list[float]]:
     """Return the log-probabilities of rows that grow a tree behind a prefix, one token at a time and many at once."""
     ids = torch.randint(0, 300, (1, length), generator=torch.Generator().manual_seed(length))
     room, found = room_of(passes, ids, 10), []
-    for cut in (length, length - 3):  # the second does not see all that the room has read
-        tree = Tree(room, cut - 1, int(ids[0, cut - 1]))
+    for cut in (length, length - 3):
+        room.keep(cut - 1)
+        tree = Tree(room, int(ids[0, cut - 1]))
         rows = [[token % 300 for token in range(start, start + 40)] for start in (1, 1, 60, 170)]
         rows[1] = [*rows[0][:20], *rows[2][:30]]
         node = ROOT
@@ -255,7 +256,7 @@ def test_weights_in_8_bits_on_a_gpu_score_as_on_a_processor() -> None:
     sizes, found = llama_sizes(model.config.to_dict()), list[torch.Tensor]()
     for device in ("cpu", "cuda"):
         weights = {name: tensor.to(device) for name, tensor in model.state_dict().items()}
-        passes = CausalLlama(sizes, weights, "int8-weights")
+        passes = Llama(sizes, weights, "int8-weights")
         passes.use_buffers(gpu.best(device), lambda: None, None)
         found.append(passes.logits(hidden_of(passes, ids)).log_softmax(-1).cpu())
     assert float((found[0] - found[1]).abs().mean()) < 0.05 * float(found[0].std())

@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import DiffusionGemmaForBlockDiffusion, Qwen2ForCausalLM
 
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import LoadError, set_up
 from dg_lsp.engine.model.fit import GeometryError, gemma_sizes, llama_sizes
+from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.matmul import Quantised, int8_is_supported, quantised
 from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 from dg_lsp.engine.model.weights.llama import llama_name
@@ -34,7 +34,7 @@ def test_a_decoder_with_experts_or_a_short_window_is_no_causal_model(with_expert
     values["text_config"]["sliding_window"] = values["text_config"]["max_position_embeddings"]
     sizes, weights = gemma_sizes(values), with_experts.state_dict()
     with pytest.raises(CheckpointError, match="the model's layers have experts"):
-        CausalLlama(sizes, {llama_name(name): weights[name] for name in sizes.shapes()}, "plain")
+        Llama(sizes, {llama_name(name): weights[name] for name in sizes.shapes()}, "plain")
 
 
 def test_the_embedded_model_equals_the_librarys_and_is_loaded_without_it() -> None:

@@ -29,7 +29,6 @@ from dg_lsp.engine.diffusion.masked import (
     OPEN_DCODER,
     Gap,
     MaskedFiller,
-    MaskedLlama,
     MaskedProfile,
     MaskTokens,
     Unmasker,
@@ -37,6 +36,7 @@ from dg_lsp.engine.diffusion.masked import (
     mask_tokens,
 )
 from dg_lsp.engine.model.fit import GeometryError, llama_sizes, of_config
+from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.vocabulary import Vocabulary, tokenizer_values
 from dg_lsp.engine.model.weights import checkpoint
 from tests import marked
@@ -71,8 +71,8 @@ def in_both_directions(model: Any, ids: Sequence[int]) -> Tensor:
         return logits
 
 
-def passes_of(model: Any) -> MaskedLlama:
-    return MaskedLlama(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain")
+def passes_of(model: Any) -> Llama:
+    return Llama(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain")
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -80,7 +80,7 @@ def test_whole_canvas_equals_the_library_in_both_directions(tied: bool) -> None:
     model = tiny(300, tied=tied)
     ids = torch.randint(0, 300, (37,), generator=torch.Generator().manual_seed(5))
     passes = passes_of(model)
-    found = passes.logits(passes.read(ids))
+    found = passes.logits(passes.read_both_ways(ids))
     torch.testing.assert_close(found, in_both_directions(model, ids.tolist()), atol=2e-4, rtol=1e-4)
     causal = model(ids[None]).logits[0]
     assert not torch.allclose(causal[:-1], found[:-1], atol=1e-2)
@@ -96,7 +96,7 @@ def written(
     passes = passes_of(model or tiny(24))
 
     def predict(ids: Sequence[int], places: Sequence[int]) -> Tensor:
-        hidden = passes.read(torch.tensor([*left, *ids, *right]))
+        hidden = passes.read_both_ways(torch.tensor([*left, *ids, *right]))
         return passes.logits(hidden[[max(len(left) + place - 1, 0) for place in places]])
 
     settings = Unmasking("entropy" if order == "entropy" else "remasking", "", 0.7, 0.9, steps, most_tokens=12)
@@ -420,13 +420,13 @@ def test_each_pass_is_a_unit_between_which_the_queue_may_interrupt(
     dcoder: MaskedFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[int] = []
-    read = MaskedLlama.read
+    read = Llama.read_both_ways
 
-    def counted(self: MaskedLlama, *args: Any, **more: Any) -> Tensor:
+    def counted(self: Llama, *args: Any, **more: Any) -> Tensor:
         passes.append(1)
         return read(self, *args, **more)
 
-    monkeypatch.setattr(MaskedLlama, "read", counted)
+    monkeypatch.setattr(Llama, "read_both_ways", counted)
     task = dcoder.start(request("x = ", "\n", budget=values.Budget(candidates=1)))
     n_units, before = 0, 0
     while task.step():

@@ -23,11 +23,10 @@ from dg_lsp.engine.diffusion.gemma.passes import Passes, Store
 from dg_lsp.engine.diffusion.layout import CanvasProfile, Sampling
 from dg_lsp.engine.diffusion.search import CausalText, Gap, LengthSearch, Speculate, Speculation, cut_at_suffix
 from dg_lsp.engine.model.kv import KV, Tokens
-from dg_lsp.engine.model.tree import Tree
 from tests.checkpoints import SPECIAL
 from tests.engine import reference
 from tests.engine.engine_kit import finish
-from tests.engine.filler_kit import room_of
+from tests.engine.filler_kit import room_of, tree_of
 from tests.engine.reference import PlainDecoder, take_step
 from tests.engine.test_denoise import VOCABULARY, Toy
 
@@ -300,8 +299,8 @@ def searched(loaded: World, hole: dict[str, str]) -> str:
     banned = tuple(token for token in (*vocabulary.special, *range(vocabulary.size, n_logits)) if token != eos)
     closing = (eos,) if is_block else (eos, *vocabulary.with_newline)
     steps = profile.sampling.block_steps if is_block else profile.sampling.line_steps
-    room = room_of(passes, torch.tensor([ids]))
-    decoder, causal = PlainDecoder(passes, room.kv), CausalText(Tree(room, len(ids) - 1, ids[-1]))
+    decoder = PlainDecoder(passes, room_of(passes, torch.tensor([ids])).kv)
+    causal = CausalText(tree_of(passes, torch.tensor([ids])))
 
     gap = Gap(profile.canvas_tokens, tail, TokenLimits(regular, banned), closing, steps)
     search = Speculation(gap, (), profile.sampling, n_logits)

@@ -41,13 +41,13 @@ def answer(inputs: CausalInputs, prefixes: PrefixEncoder, timing: Timing) -> Ans
         yield None  # a task that is overdue by now still has its first draft
         so_far.proposals[:] = _scored(inputs, tree, timing.pace, so_far.proposals)
         yield so_far.progress(lambda: unfinished(answering.ranked(inputs, so_far.proposals)))
-        # No unit ends after reading on, so that a task that is overdue by then still has its scores.
-        n_positions = MOST_NEAR * len(prompt.follow)
-        if timing.left_ms() >= (timing.pace.expected_ms("score", n_positions) or 0.0):
-            so_far.proposals[:] = _read_on(inputs, room, timing.pace, so_far.proposals)
-        return answering.ranked(inputs, so_far.proposals)
     finally:
         prefixes.keep(prompt.ids, tree.root)
+    # No unit ends after reading on, so that a task that is overdue by then still has its scores.
+    n_positions = MOST_NEAR * len(prompt.follow)
+    if timing.left_ms() >= (timing.pace.expected_ms("score", n_positions) or 0.0):
+        so_far.proposals[:] = _read_on(inputs, room, timing.pace, so_far.proposals)
+    return answering.ranked(inputs, so_far.proposals)
 
 
 MOST_MARGIN = 5.0  # nats
@@ -160,7 +160,7 @@ def _may_be_best(inputs: CausalInputs, text: str, logp: float, behind: float, pr
 def _read_on(inputs: CausalInputs, room: Room, pace: Pace, proposals: Sequence[Proposal]) -> list[Proposal]:
     """Return the scored proposals with `suffix_margin`: how likely the suffix is after the left side and the likeliest.
 
-    The left side is the beginning of what the `room` has read. A small model that has read the suffix before it writes hardly
+    The left side is all that the `room` keeps. A small model that has read the suffix before it writes hardly
     uses it to choose between answers. Where the suffix comes after an answer, the model says better how well both fit.
     """
     prompt = inputs.prompt
@@ -172,7 +172,8 @@ def _read_on(inputs: CausalInputs, room: Room, pace: Pace, proposals: Sequence[P
     near = sorted((text for text in orders if orders[text] >= best - NEAR), key=lambda text: -orders[text])[:MOST_NEAR]
     if not prompt.n_left or not prompt.follow or len(near) < 2:
         return list(proposals)
-    tree = Tree(room, prompt.n_left - 1, prompt.ids[prompt.n_left - 1])
+    room.keep(prompt.n_left - 1)
+    tree = Tree(room, prompt.ids[prompt.n_left - 1])
     # The last token may end inside a character.
     follow, typed = inputs.vocabulary.decode(prompt.follow).rstrip("\ufffd"), prompt.typed
     parts = [inputs.joined(text, follow) for text in near]

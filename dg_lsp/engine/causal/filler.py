@@ -1,4 +1,4 @@
-"""The causal models' passes, and their interface to serving.
+"""The causal models' interface to serving.
 
 The filler chooses the window of each request (`layout.Windows`): in a new place, one as long as there is time to read. Several
 holes are filled in sequence. `answer.answer` has the stages of one answer.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from dg_lsp.core import edits
 from dg_lsp.core.values import InfillRequest
@@ -28,13 +27,9 @@ from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.task import Answering, OnProgress
-from dg_lsp.engine.model import fit, gpu, matmul, memory
-from dg_lsp.engine.model.fit import LlamaSizes
-from dg_lsp.engine.model.gpu import GpuPasses, Operations
-from dg_lsp.engine.model.kv import KV, Tokens, copy_into, crop, zeros
+from dg_lsp.engine.model import fit, gpu, memory
 from dg_lsp.engine.model.llama import Llama
-from dg_lsp.engine.model.matmul import Weight
-from dg_lsp.engine.model.recording import Buffers, Recorder
+from dg_lsp.engine.model.recording import Recorder
 from dg_lsp.engine.model.room import MORE
 from dg_lsp.engine.model.weights import checkpoint
 
@@ -45,11 +40,11 @@ FIRST_SHARE = 0.3  # of the time for an answer, in which text is read for it; a 
 class CausalFiller(LocalFiller):
     """A loaded causal model that fills requests; raises ValueError if its vocabulary lacks a token of its layout."""
 
-    loaded: Loaded[CausalLlama, CausalProfile]
+    loaded: Loaded[Llama, CausalProfile]
     layout: LeftToRight
     quiet_s = 2.0
 
-    def __init__(self, loaded: Loaded[CausalLlama, CausalProfile], *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, loaded: Loaded[Llama, CausalProfile], *, clock: Callable[[], float] = time.perf_counter) -> None:
         profile, vocabulary = loaded.profile, loaded.vocabulary
         # Half the memory, and rounded less than in the other type of 16 bits. A small model's take little.
         is_large = loaded.passes.geometry.n_weights > fit.SMALL
@@ -94,60 +89,13 @@ class CausalFiller(LocalFiller):
         return answer(inputs, self.prefixes, timing)
 
 
-def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[CausalLlama, CausalProfile]:
+def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Llama, CausalProfile]:
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     default = CausalProfile("left" if opened.vocabulary.fim_tokens is None else "fim")
     profile = checkpoint.load_profile(opened.profile_folder, CausalProfile, default)
     use = fit.Use(MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens, LONGEST_DRAFT)
-    return loading.load_llama(opened, CausalLlama, profile, use, dtype, on_progress)
-
-
-# --- The passes
-
-
-class CausalLlama(Llama):
-    """The passes of one loaded model. `buffers` has room for trees on a GPU; None elsewhere.
-
-    They equal those of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`, and of the encoder of a small dense
-    `DiffusionGemmaForBlockDiffusion`; a test checks it.
-    """
-
-    buffers: Buffers | None = None
-    _gpu: GpuPasses | None = None
-
-    def __init__(self, sizes: LlamaSizes, weights: Mapping[str, Weight], kind: matmul.Kind) -> None:
-        super().__init__(sizes, weights, kind)
-        if self._device.type == "cuda":
-            free = partial(memory.free_bytes, str(self._device))
-            self.use_buffers(gpu.best(str(self._device)), free, Recorder("passes"))
-
-    def use_buffers(self, chosen: Operations, free: Callable[[], int | None], recorder: Recorder | None) -> None:
-        """Let one row's passes be those of a GPU, with trees in buffers. `free` returns the device's free bytes if known."""
-        if self._head.whole is not None and not self.sizes.gemma:
-            self._gpu = GpuPasses(self.sizes, self._embedding, self.layers, self._norm, self._head.whole, self.kv_dtype, chosen)
-            self.buffers = Buffers(self._gpu, free, recorder)
-
-    def store(self, n_slots: int) -> KV:
-        return zeros(self.geometry, n_slots, self.kv_dtype, self._device)
-
-    def fill(self, store: KV, kv: KV, first: int, positions: Sequence[int]) -> None:
-        copy_into(kv, store, first)
-
-    def pairs(self, store: KV) -> KV:
-        return store
-
-    def read(self, tokens: Tokens, store: KV) -> Tensor:
-        slots, n_new, mask = tokens.slots, len(tokens.ids), tokens.visible
-        assert isinstance(slots, slice)
-        causal = mask is None and n_new > 1 and (slots.start == 0 or self.takes_blocks(n_new))
-        if mask is None and n_new > 1 and not causal:
-            mask = torch.arange(slots.stop, device=tokens.ids.device)[None] <= tokens.positions[:, None]
-        seen = None if mask is None else mask[None, None]
-        with torch.no_grad():
-            return self._pass(tokens.ids[None], tokens.positions[None], seen, crop(store, slots.stop), slots, causal=causal)[0]
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        if self._gpu is None:
-            return super().logits(hidden)
-        with torch.no_grad():
-            return self._gpu.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+    loaded = loading.load_llama(opened, profile, use, dtype, on_progress)
+    if opened.device.startswith("cuda"):
+        free = partial(memory.free_bytes, opened.device)
+        loaded.passes.use_buffers(gpu.best(opened.device), free, Recorder("passes"))
+    return loaded

@@ -45,8 +45,10 @@ def encoded(
         with timing.pace.measuring("prefill", n_chunk):
             prefixes.encode(ids, room, n_chunk)
         yield
-    hidden = prefixes.cache.last_hidden(prompt_ids)
-    return room, Tree(room, len(prompt_ids) - (hidden is None), prompt_ids[-1], hidden)
+    hidden = prefixes.cache.last_hidden(prompt_ids) if len(ids) == len(prompt_ids) else None
+    if hidden is None:
+        room.keep(len(prompt_ids) - 1)
+    return room, Tree(room, prompt_ids[-1], hidden)
 
 
 def copied(inputs: RequestInputs, *, say_something: bool) -> list[Proposal]:

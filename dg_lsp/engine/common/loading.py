@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -24,7 +24,8 @@ import torch
 from dg_lsp.engine.common.task import OnProgress, UserError
 from dg_lsp.engine.model import cores, fit, matmul, memory
 from dg_lsp.engine.model.cores import Cores
-from dg_lsp.engine.model.fit import CHOSEN, LLAMA_TYPES, QUANTISED, SMALL, LlamaSizes, Precision, llama_sizes, machine
+from dg_lsp.engine.model.fit import CHOSEN, LLAMA_TYPES, QUANTISED, SMALL, Precision, llama_sizes, machine
+from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint, fetch, llama
 from dg_lsp.engine.model.weights.fetch import Meter, PullError
@@ -177,13 +178,8 @@ def choose(opened: Checkpoint, use: fit.Use, *, asked: str = "", stored: str = "
 
 
 def load_llama(
-    opened: Checkpoint,
-    passes: Callable[[LlamaSizes, llama.Weights, matmul.Kind], PassesT],
-    profile: ProfileT,
-    use: fit.Use,
-    dtype: str,
-    on_progress: OnProgress,
-) -> Loaded[PassesT, ProfileT]:
+    opened: Checkpoint, profile: ProfileT, use: fit.Use, dtype: str, on_progress: OnProgress
+) -> Loaded[Llama, ProfileT]:
     """Return the loaded Llama or Qwen2 model of a folder, which is validated before anything is allocated.
 
     Raises LoadError and CheckpointError.
@@ -208,7 +204,7 @@ def load_llama(
         in_16_bits = wide != torch.float32 or (not is_llama and not dtype)
         kind = matmul.best_kind(in_16_bits=in_16_bits) if is_on_cpu else "plain"
         opened.why["dtype"] += "" if is_llama else f"; {matmul.EXPLAINED[kind]}"
-    return Loaded.of(opened, passes(sizes, llama.Weights(stored, device, wide, meter), kind), profile, precision)
+    return Loaded.of(opened, Llama(sizes, llama.Weights(stored, device, wide, meter), kind), profile, precision)
 
 
 def _llama_dtype(asked: str, device: str, name: str, *, is_small: bool) -> str:

@@ -261,10 +261,10 @@ class MaskedFiller(LocalFiller):
     Several holes are filled in sequence.
     """
 
-    loaded: Loaded[MaskedLlama, MaskedProfile]
+    loaded: Loaded[Llama, MaskedProfile]
     layout: Layout
 
-    def __init__(self, loaded: Loaded[MaskedLlama, MaskedProfile], *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, loaded: Loaded[Llama, MaskedProfile], *, clock: Callable[[], float] = time.perf_counter) -> None:
         inputs = Layout(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)
 
@@ -281,7 +281,7 @@ class MaskedFiller(LocalFiller):
 
 def answer(inputs: RequestInputs, timing: Timing) -> Answering:
     """Answer a request with one hole: the text of one gap for each requested candidate, at least one for each length."""
-    loaded: Loaded[MaskedLlama, MaskedProfile] = inputs.loaded
+    loaded: Loaded[Llama, MaskedProfile] = inputs.loaded
     settings, lengths, tokens, proposals, n_steps = (
         loaded.profile.unmasking,
         inputs.gap_lengths(),
@@ -328,7 +328,7 @@ def _predict(inputs: RequestInputs, timing: Timing) -> Predict:
     def predict(ids: Sequence[int], places: Sequence[int]) -> Tensor:
         text = [*left, *ids, *right]
         with pace.measuring("step", len(text)):
-            hidden = passes.read(torch.tensor(text, device=inputs.loaded.device))
+            hidden = passes.read_both_ways(torch.tensor(text, device=inputs.loaded.device))
             logits: Tensor = passes.logits(hidden[[max(len(left) + place - 1, 0) for place in places]])
         return logits
 
@@ -354,21 +354,12 @@ def proposed(inputs: RequestInputs, gap: Gap, mask: int) -> Proposal | None:
     return Proposal(text, "noise", logps, logps)
 
 
-class MaskedLlama(Llama):
-    """The pass of one loaded model with the weights of a Qwen2 model. Position i predicts token i + 1."""
-
-    def read(self, ids: Tensor) -> Tensor:
-        """Return the last hidden states [C, H] of a text [C]."""
-        with torch.no_grad():
-            return self._pass(ids[None], torch.arange(len(ids), device=ids.device)[None])[0]
-
-
-def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[MaskedLlama, MaskedProfile]:
+def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Llama, MaskedProfile]:
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     default = published(opened.name, opened.model_type, opened.vocabulary)
     profile = checkpoint.load_profile(opened.profile_folder, MaskedProfile, default)
     use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
-    return loading.load_llama(opened, MaskedLlama, profile, use, dtype, on_progress)
+    return loading.load_llama(opened, profile, use, dtype, on_progress)
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,6 @@ def int8_is_supported() -> bool:
 # --- Weight matrices, each in the form that its products need
 
 
-ALL = slice(None)  # rows
 BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
 
 
@@ -267,37 +266,38 @@ class Matrix:
         result = self.unscaled(inputs)[0]
         return result if more is None else result + more
 
-    def fed(self, inputs: Inputs, fine: slice | None, *, gelu: bool = False) -> Inputs:
-        """Return SiLU or GELU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
+    def fed(self, inputs: Inputs, n_fine: int, *, gelu: bool = False) -> Inputs:
+        """Return SiLU or GELU of the first half of the products, times the second half: [N, O / 2]."""
         result, factors = self.unscaled(inputs) if self.bias is None else (self.times(inputs), None)
         if factors is None or result.shape[0] <= BLOCK:
-            return _gated(result, factors, fine, gelu=gelu)
+            return _gated(result, factors, n_fine, gelu=gelu)
         blocks = []
         for start in range(0, result.shape[0], BLOCK):
-            own = None if fine is None else slice(-start % fine.step, None, fine.step)
-            blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own, gelu=gelu))
-        return JoinedInputs(blocks, fine)
+            own = slice(start, start + BLOCK)
+            blocks.append(_gated(result[own], factors[own], max(0, n_fine - start), gelu=gelu))
+        return JoinedInputs(blocks, n_fine)
 
 
-def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None, *, gelu: bool) -> Inputs:
+def _gated(gate_up: Tensor, factors: Tensor | None, n_fine: int, *, gelu: bool) -> Inputs:
     gate, up = gate_up.chunk(2, dim=1)
     # The factor of `up` remains one of the result.
     gate = gate if factors is None else gate * factors
     gated = F.gelu(gate, approximate="tanh") if gelu else F.silu(gate, inplace=factors is not None)
-    return Inputs(gated.mul_(up), factors, fine)
+    return Inputs(gated.mul_(up), factors, n_fine)
 
 
 class Inputs:
     """Rows [N, I] in 32 bits, to multiply by `factors` [N, 1].
 
     They are quantised once, for all matrices in 8 bits that read them. A factor changes only the scale of a quantised row, so
-    the rows themselves are multiplied only if a matrix needs them wide. The `fine` rows are quantised in 16 bits: 8 bits, and
-    8 bits of the remainder as another row at the end.
+    the rows themselves are multiplied only if a matrix needs them wide. The first `n_fine` are quantised in 16 bits: 8 bits,
+    and 8 bits of the remainder as another row at the end.
     """
 
-    def __init__(self, rows: Tensor, factors: Tensor | None = None, fine: slice | None = None) -> None:
-        self._rows, self._factors, self.fine = rows, factors, fine
+    def __init__(self, rows: Tensor, factors: Tensor | None = None, n_fine: int = 0) -> None:
+        self._rows, self._factors = rows, factors
         self.n_rows = rows.shape[0]  # `len` of a tensor takes as long as a small operation
+        self.n_fine = min(n_fine, self.n_rows)
         self._quantised: QuantisedRows | None = None
 
     @property
@@ -312,28 +312,27 @@ class Inputs:
         """The rows in 8 bits."""
         if self._quantised is None:
             values, scales = quantised_rows(self._rows)
-            if self.fine is not None:
-                more = remainders(*(_of(one, self.fine) for one in (self._rows, values, scales)))
+            if self.n_fine:
+                more = remainders(*(self.fine_of(one) for one in (self._rows, values, scales)))
                 if self._factors is not None:
-                    more.scales.mul_(_of(self._factors, self.fine))
+                    more.scales.mul_(self.fine_of(self._factors))
             if self._factors is not None:
                 scales.mul_(self._factors)
-            if self.fine is not None:
+            if self.n_fine:
                 values, scales = torch.cat([values, more.values]), torch.cat([scales, more.scales])
             self._quantised = QuantisedRows(values, scales)
         return self._quantised
 
-
-def _of(rows: Tensor, some: slice) -> Tensor:
-    """Return some rows. An index that takes all of them is a small operation too."""
-    return rows if some == ALL else rows[some]
+    def fine_of(self, rows: Tensor) -> Tensor:
+        """Return the fine ones of rows [N, I]. An index that takes all of them is a small operation too."""
+        return rows if self.n_fine == self.n_rows else rows[: self.n_fine]
 
 
 class JoinedInputs(Inputs):
     """Blocks of rows that were made one after another, because the steps of a block find it in the processor's cache."""
 
-    def __init__(self, blocks: Sequence[Inputs], fine: slice | None) -> None:
-        self._blocks, self.fine, self.n_rows = blocks, fine, sum(block.n_rows for block in blocks)
+    def __init__(self, blocks: Sequence[Inputs], n_fine: int) -> None:
+        self._blocks, self.n_fine, self.n_rows = blocks, n_fine, sum(block.n_rows for block in blocks)
 
     @property
     def rows(self) -> Tensor:
@@ -385,10 +384,10 @@ class Int8Matrix(Matrix):
     def _plus(self, inputs: Inputs, more: Tensor | None) -> Tensor:
         rows = inputs.quantised
         result = self.product(rows)
-        if inputs.fine is not None:
+        if inputs.n_fine:
             result.mul_(rows.scales)
             whole, remainders = result[: inputs.n_rows], result[inputs.n_rows :]
-            _of(whole, inputs.fine).add_(remainders)
+            inputs.fine_of(whole).add_(remainders)
             return whole if more is None else whole + more
         return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
 

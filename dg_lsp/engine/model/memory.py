@@ -106,7 +106,7 @@ def measured_speed(passes: Any, device: str, n_prefix: int) -> Speed:
     copied = copied[:0]
     room = Room(passes, n_prefix + N_PASSES)
     hidden = room.read([token % passes.n_vocabulary for token in range(n_prefix)])
-    tree, node = Tree(room, n_prefix, n_prefix - 1, hidden[-1]), ROOT
+    tree, node = Tree(room, n_prefix - 1, hidden[-1]), ROOT
 
     def draft() -> None:
         nonlocal node

@@ -2,7 +2,7 @@
 
     PrefixCache.runs -> Room.add    what is encoded already is copied into a room once
     Room.read -> PrefixCache.put    the rest of the prompt is read into the room, and what is new of it is copied to the cache
-    Tree.grow -> Room.read          drafts and scores follow behind the prompt, or behind a part of it, and see no more of it
+    Tree.grow -> Room.read          drafts and scores follow behind the prompt, or behind the part of it that the room keeps
 
 Nothing else holds keys and values of a text. Knows passes and token ids. Knows nothing of text.
 """
@@ -60,6 +60,10 @@ class Room:
             self._pairs = self.passes.pairs(self._store)
             if before:
                 self.passes.fill(self._store, before, 0, self.positions)
+
+    def keep(self, n_tokens: int) -> None:
+        """Forget all but the first tokens. Trees behind more of them must not be used any more."""
+        del self.positions[n_tokens:]
 
     def add(self, kv: KV) -> None:
         """Copy keys and values of the next tokens of a text behind what is read."""

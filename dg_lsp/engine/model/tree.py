@@ -32,14 +32,14 @@ class Bound(NamedTuple):
 
 
 class Tree:
-    """The tokens after a prefix of what a room has read. The prefix's last token `last` is the root, a node is a path from it.
+    """The tokens after a prefix, whose last token `last` is the root. A node is a token after the path to it.
 
-    All nodes see the first `length` slots of the room, and those of their path. Without the root's last hidden state `hidden`
-    [H], the first pass reads the root too, so it is not among these slots.
+    All nodes see what the `room` has read until now, and their path. Without the root's last hidden state `hidden` [H], the
+    room has not read the root, and the first pass does.
     """
 
-    def __init__(self, room: Room, length: int, last: int, hidden: Tensor | None = None) -> None:
-        self._room, self._length, self._last, self._device = room, length, last, room.device
+    def __init__(self, room: Room, last: int, hidden: Tensor | None = None) -> None:
+        self._room, self._length, self._last, self._device = room, len(room.positions), last, room.device
         # For each node, the slots of its path's tokens. A root whose hidden state is known needs none.
         self._paths: list[tuple[int, ...]] = [()]
         self._child: dict[tuple[int, int], int] = {}
