@@ -20,13 +20,19 @@ from dg_lsp.core.values import Span
 # They declare nothing without a body.
 _FORWARD = re.compile("(?:class|struct|enum|union)_specifier")
 # A case of a switch has the values that it compares with. It is a scope, too.
-_CASE = re.compile("^(?:case_statement|switch_(?:block_statement_group|case|rule|section)|(?:expression|type)_case|when)$")
+_CASE = re.compile(
+    "^(?:case_(?:statement|item)|switch_(?:block_statement_group|case|default|rule|section)|(?:expression|type|default)_case"
+    "|when|in_clause|match_(?:arm|(?:conditional|default)_expression)|default_statement)$"
+)
+# Lists of its values.
+_VALUES = re.compile("^(?:expression_list|switch_label|(?:match_|or_|alternative_)?pattern|match_condition_list)$")
 # In the grammars' names of nodes.
 _DECLARES = re.compile(
     rf"declaration(?!_(?:list|command))|declarator|definition|signature|{_FORWARD.pattern}|_spec(?:_list)?$|(?<!case)_item$"
     r"|parameter$|method_elem$|(?:const|property|keyed)_element$|_variant$|_constant$|enumerator$|enum_(?:case|assignment|member)$"
     r"|pair$|^(?:shorthand_)?field(?:_initializer)?$|import|include|using|use_(?:as|group|list)|namespace_use_clause|by_ref"
     r"|^method$|singleton_method|local_function|array_element_initializer|^call$|(?:object|array|pair|assignment|rest|splat)_pattern"
+    r"|^(?:attribute_)?argument$"
     rf"|export_(?:statement|specifier)|statement_list|^resource|jsx_attribute$|{_CASE.pattern}"
 )
 _NAME = re.compile(
@@ -38,7 +44,7 @@ _QUOTED = re.compile(rb'^(\[?)"(.*)"$', re.DOTALL)
 _BODY = re.compile("block|body|compound_statement")
 # Lists of names that need no node of their own.
 _NAMES = re.compile(
-    r"parameters|use_list|function_use_clause|enum_body|^object$|(?:object|array)_pattern|structured_|field_initializer_list"
+    r"parameters|use_list|function_use_clause|enum_body|^object$|anonymous_object|(?:object|array)_pattern|structured_|field_initializer_list"
 )
 _FIELDS = (
     *("list", "alias", "declarator", "name", "pattern", "left", "key", "property", "field", "designator", "argument", "path"),
@@ -51,7 +57,7 @@ _LOOPS = {"enhanced_for_statement": "name", "foreach_statement": "left"}
 # They may choose between two declarations of one name, as `#[cfg(unix)]` does.
 _CONDITIONS = ("decorator", "attribute_item")
 # Declarations that may shadow a parameter.
-_SHADOWS = re.compile("function|method|class|import|definition")
+_SHADOWS = re.compile("function|method|class|import|definition|argument")
 _HEAD_BYTES = 200  # of what is before a name in a declaration, such as `static`
 
 # A name, and the nodes from its scope to it.
@@ -102,7 +108,8 @@ def _is_scope(node: Node) -> bool:
 def _names(scope: Node, children: Sequence[Node]) -> Iterator[_Name]:
     """Yield the names that some of a scope's children declare."""
     is_list, loop = _NAMES.search(scope.type), scope.child_by_field_name(_LOOPS.get(scope.type, ""))
-    todo: list[_Name] = [(child, (scope,)) for child in children]
+    # In an object without nodes for its fields, what follows a name is its value.
+    todo: list[_Name] = [(child, (scope,)) for child in children if not is_list or _before(child) != "="]
     while todo:
         node, path = todo.pop()
         if len(path) == 1 and (node == loop or _DECLARES.search(node.type)) and _is_conditional(node):
@@ -122,6 +129,8 @@ def _declared(node: Node) -> list[Node]:
         return []
     if node.type in ("array_element_initializer", "resource") and node.named_child_count < 2:
         return []
+    if node.type.endswith("argument") and node.child_by_field_name("name") is None:
+        return []
     if _CASE.search(node.type):
         return _labels(node)
     for field in ("value",) if node.type == "pair_pattern" else _FIELDS:
@@ -138,12 +147,20 @@ def _declared(node: Node) -> list[Node]:
 
 
 def _labels(case: Node) -> list[Node]:
-    """Return the values of a case; none if it has a further condition."""
-    labels = [node for field in ("value", "type", "pattern") for node in case.children_by_field_name(field) if node.is_named]
-    labels += [node for node in case.named_children if node.type in ("switch_label", "constant_pattern", "when_clause")]
-    lists = ("expression_list", "switch_label", "pattern")
-    values = [value for label in labels for value in (label.named_children if label.type in lists else [label])]
-    return [] if any(re.search("guard|when|^pattern", value.type) for value in values) else values
+    """Return the values of a case, or its `default`; none if it has a further condition, or other cases may match after it."""
+    fields = map(case.children_by_field_name, ("pattern", "value", "type", "conditional_expressions"))
+    values = [*next(filter(None, fields), ())]
+    if any(one.end_byte == other.start_byte for one, other in itertools.pairwise(values)):
+        return []  # parts of one pattern, as in `*"a"*`
+    values += [
+        node for node in case.children if re.search("^switch_label|^constant_pattern|^default|guard|when_|attr|;&", node.type)
+    ]
+    for value in values:
+        if _VALUES.match(value.type):
+            values += [node for node in value.children if node.is_named or node.type == "default"]
+        if re.search("guard|when|attr|;&", value.type) or value.child_by_field_name("condition"):
+            return []
+    return [value for value in values if not _VALUES.match(value.type) and not _DECLARES.search(value.type)]
 
 
 def _around(scope: Node, filled: Syntax) -> Iterator[_Name]:
@@ -159,6 +176,10 @@ def _around(scope: Node, filled: Syntax) -> Iterator[_Name]:
             return
         if "clause" not in inner.type:
             yield from _names(outer, [node for node in outer.named_children if node.end_byte <= inner.start_byte])
+
+
+def _before(node: Node) -> str:
+    return node.prev_sibling.type if node.prev_sibling else ""
 
 
 def _is_conditional(node: Node) -> bool:
