@@ -29,6 +29,10 @@ class ReadyEngine:
         self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
     ) -> tuple[Candidate, ...]:
         """Return candidates, best first; raise EngineError."""
+        return await self.answer(request, document)
+
+    async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
+        """Return what `fill` does, for an engine that sends no drafts."""
         raise NotImplementedError
 
     async def close(self) -> None:

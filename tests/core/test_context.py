@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import context, languages, syntax
-from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Snippet, Span
+from dg_lsp.core.values import Document, Hole, InfillRequest, Snippet, Span
 from tests import marked
 from tests.fakes import drawn
 
@@ -63,20 +63,6 @@ def test_the_start_of_a_window_moves_once_in_many_keys_and_lines() -> None:
     assert all(680 < len(request.prefix) <= 800 for request in requests)
 
 
-def test_the_request_has_the_given_budget_seed_and_related_text() -> None:
-    document, holes = drawn("⟦⟧\n", language="python")
-    snippet = Snippet("b.py", "x = 1\n")
-    request = context.build(document, holes, related=(snippet,), path="a.py", budget=Budget(ms=5), seed=7)
-    assert (request.language, request.path, request.related, request.budget, request.seed) == (
-        "python",
-        "a.py",
-        (snippet,),
-        Budget(ms=5),
-        7,
-    )
-    assert request.holes == holes
-
-
 @pytest.mark.parametrize(
     ("spans", "sentence"),
     [
@@ -115,6 +101,7 @@ def test_a_window_is_part_of_the_text_and_starts_lines(text: str, at: int, windo
         ("⟦⟧123⟦⟧123⟦⟧123⟦⟧", [2, 2], {"max_chars": 5}),  # the fixed text of a group is bounded
         ("⟦a long old body⟧12⟦a long old body⟧", [2], {"max_chars": 5}),  # without the text inside of holes
         ("⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧", [4, 1], {}),
+        ("no hole", [], {}),
     ],
 )
 def test_close_holes_share_a_request(text: str, expected: list[int], bounds: dict[str, int]) -> None:
@@ -122,10 +109,6 @@ def test_close_holes_share_a_request(text: str, expected: list[int], bounds: dic
     groups = context.group(holes[::-1], **bounds)
     assert [len(group) for group in groups] == expected
     assert [hole for group in groups for hole in group] == list(holes)
-
-
-def test_no_holes_give_no_groups() -> None:
-    assert context.group(()) == ()
 
 
 def test_overlapping_holes_never_share_a_request() -> None:

@@ -85,13 +85,6 @@ def test_improbable_or_unparsable_fills_stay_open() -> None:
     assert result.open_holes == ((3, "its probability is below 0.95"), (208, "its probability is below 0.95"))
 
 
-def test_holes_that_fail_together_are_asked_one_by_one() -> None:
-    near = TWO.replace("# far away\n", "")
-    engine = Filling(lambda request: ("return 1", "") if len(request.holes) == 2 else ("return 2",))
-    with infill.connect_sync(engine=engine) as session:
-        assert session.fill_text(near, path="a.py").text == near.replace("...", "return 2")
-
-
 def test_invalid_arguments_and_engine_errors_are_raised() -> None:
     class Failing:
         """Fails."""

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.client.port import EngineError
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Budget, Calibrated, Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span, apply
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 from tests import marked
-from tests.fakes import FailingEngine, Filling, drawn
+from tests.fakes import Filling, drawn
 
 ROWS = marked.rows(Path(__file__).with_name("pipeline.txt"))
 
@@ -28,19 +27,6 @@ def infilled(engine: Any, text: str, settings: FileContext | None = None) -> tup
     settings = settings or FileContext(budget=Budget(candidates=4))
     answer = asyncio.run(pipeline.infill(engine, document, holes, settings, syntax=tree))
     return answer, [apply(document.text, suggestion.edits) for suggestion in answer.suggestions]
-
-
-def test_suggestions_come_best_first() -> None:
-    answer, texts = infilled(Filling("one", "two"), "x = ⟦⟧\n")
-    assert texts == ["x = one\n", "x = two\n"]
-    assert answer.reason == ""
-
-
-def test_several_holes_are_one_request() -> None:
-    engine = Filling(("1", "2"))
-    _, texts = infilled(engine, "x = ⟦⟧\ny = ⟦⟧\n")
-    assert texts == ["x = 1\ny = 2\n"]
-    assert [len(request.holes) for request in engine.requests] == [2]
 
 
 PYTHON, TYPESCRIPT = "def f(xs):\n    |\n    for x in xs:\n        total += x\n", "function f() {\n  |\n  return x;\n}\n"
@@ -164,51 +150,9 @@ def test_without_a_hole_no_request_is_sent() -> None:
     assert engine.requests == []
 
 
-def test_an_engine_s_failure_is_the_caller_s_to_tell() -> None:
-    with pytest.raises(EngineError, match="the engine is gone"):
-        infilled(FailingEngine("the engine is gone"), "x = ⟦⟧\n")
-
-
-def test_holes_that_overlap_are_refused() -> None:
-    holes = [Hole(Span(0, 2), "cursor"), Hole(Span(1, 3), "cursor")]
-    with pytest.raises(ValueError, match="overlap"):
-        asyncio.run(pipeline.infill(Filling(), Document("", "", "abc"), holes, FileContext()))
-
-
 def test_a_window_has_text() -> None:
     with pytest.raises(ValueError, match="window_chars must be at least 1, not 0"):
         FileContext(window_chars=0)
-
-
-class WaitingEngine:
-    """Says that it was asked, and waits until it is cancelled."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.cancelled = False
-
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        self.asked.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
-        return ()
-
-
-def test_cancelling_the_caller_cancels_the_engine() -> None:
-    async def cancelled() -> bool:
-        engine = WaitingEngine()
-        document, holes = drawn("x = ⟦⟧\n")
-        task = asyncio.ensure_future(pipeline.infill(engine, document, holes, FileContext()))
-        await engine.asked.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return engine.cancelled
-
-    assert asyncio.run(cancelled())
 
 
 @pytest.mark.parametrize(("language", "text", "answer", "expected"), ROWS["filled"])

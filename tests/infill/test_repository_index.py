@@ -74,19 +74,6 @@ def test_a_changed_file_is_read_again_and_others_are_not(tmp_path: Path) -> None
     assert index.repository.files[str(tmp_path / "b.py")] is before.files[str(tmp_path / "b.py")]
 
 
-def test_a_file_leaves_the_index_when_an_ignore_file_forbids_it(tmp_path: Path) -> None:
-    make(tmp_path, {"a.py": "a = 1\n", "b/c.py": "c = 1\n", "b/d.py": "d = 1\n"})
-    index = RepositoryIndex(Ignore.for_root(tmp_path))
-    index.update()
-    assert names(index) == {"a.py", "b/c.py", "b/d.py"}
-    make(tmp_path, {"b/.gitignore": "c.py\n"})
-    index.update()
-    assert names(index) == {"a.py", "b/d.py"}
-    make(tmp_path, {".dgignore": "b/\n"})
-    index.update()
-    assert names(index) == {"a.py"}
-
-
 def test_files_that_an_update_does_not_reach_leave_the_index(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     make(tmp_path, {"a.py": "a = 1\n", "b.py": "b = 1\n"})
     index = RepositoryIndex(Ignore.for_root(tmp_path))

@@ -97,15 +97,6 @@ def test_a_named_folder_is_read_unless_our_own_file_ignores_it(tmp_path: Path) -
     assert reasons == ["", "", "is ignored by .gitignore", "is ignored by .dgignore"]
 
 
-def test_an_ignore_file_that_can_not_be_read_closes_its_folder(tmp_path: Path) -> None:
-    make(tmp_path, {"a.py": ""})
-    (tmp_path / ".gitignore").mkdir()
-    check_reason(tmp_path, "a.py", "is below a .gitignore that is not a regular file")
-    (tmp_path / ".gitignore").rmdir()
-    (tmp_path / ".gitignore").symlink_to(".gitignore")
-    check_reason(tmp_path, "a.py", "is below a .gitignore that is not a regular file")
-
-
 def test_patterns_need_not_be_utf_8(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbfa.py\r\n\xff.py\n")
     check_reason(tmp_path, "a.py", "is ignored by .gitignore")
@@ -174,7 +165,7 @@ def test_forbidden_files_are_no_context(tmp_path: Path) -> None:
     make(
         tmp_path,
         {
-            "a.py": "import secrets, generated, binary\nvalue = items\n",
+            "a.py": "import secrets, generated, binary, pipe\nvalue = items\n",
             "secrets.py": "value = items\n",
             "generated.py": "value = items\n",
             ".gitignore": "generated.py\n",
@@ -183,12 +174,7 @@ def test_forbidden_files_are_no_context(tmp_path: Path) -> None:
     (tmp_path / "binary.py").write_bytes(b"value = \xff items")
     (tmp_path / "nul.py").write_bytes(b"value = items \0")
     (tmp_path / "link.py").symlink_to("/etc/hostname")
-    assert related(tmp_path, "a.py") == []
-
-
-def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
-    make(tmp_path, {"a.py": "import pipe\nvalue = items\n"})
-    os.mkfifo(tmp_path / "pipe.py")
+    os.mkfifo(tmp_path / "pipe.py")  # opening it would never end
     assert related(tmp_path, "a.py") == []
 
 

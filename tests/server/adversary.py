@@ -10,7 +10,6 @@ import os
 import random
 from collections.abc import Callable
 
-from dg_lsp.client.link import OnDraft
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from tests.fakes import ReadyEngine, connecting
 
@@ -31,13 +30,13 @@ DEBRIS = (
 Make = Callable[[random.Random, InfillRequest], str]
 
 
-class Adversary:
-    """Satisfies `client.port.Engine`; each request gets other answers."""
+class Adversary(ReadyEngine):
+    """Gives each request other answers; a batch run takes it as an engine, too."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+    async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
         n = self._random.randint(1, 5)
         texts = [tuple(text(self._random, request) for _ in request.holes) for _ in range(n)]
         return tuple(Candidate(each, Calibrated(0.9 - 0.1 * idx)) for idx, each in enumerate(texts))
@@ -93,16 +92,4 @@ _MAKERS: tuple[Make, ...] = (
 _WEIGHTS = (5, 3, 1, 6, 3, 4, 3, 1)
 
 
-class _Warm(ReadyEngine):
-    """The adversary as an engine of a client."""
-
-    def __init__(self, engine: Adversary) -> None:
-        self._engine = engine
-
-    async def fill(
-        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-    ) -> tuple[Candidate, ...]:
-        return await self._engine.fill(request)
-
-
-engine = connecting(lambda _model: _Warm(Adversary(int(os.environ.get("DG_LSP_TEST_SEED", "1")))))
+engine = connecting(lambda _model: Adversary(int(os.environ.get("DG_LSP_TEST_SEED", "1"))))

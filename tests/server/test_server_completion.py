@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +13,6 @@ import pytest
 from lsprotocol import types as lsp
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
-from dg_lsp.client.link import OnDraft
-from dg_lsp.client.port import EngineError
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Calibrated, Candidate, Confidence, InfillRequest, Ranked, Span
 from dg_lsp.server import handlers
@@ -25,7 +23,7 @@ from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
 from tests import marked, naive
 from tests.fakes import ReadyEngine, connecting
-from tests.patience import PATIENCE_S
+from tests.patience import until
 
 ROWS = marked.rows(Path(__file__).with_name("removed.txt"))
 
@@ -48,9 +46,7 @@ class Held(ReadyEngine):
     async def prepare(self, request: InfillRequest) -> None:
         self.prepared.append(request)
 
-    async def fill(
-        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-    ) -> tuple[Candidate, ...]:
+    async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.asked.append((document, request, future))
         if self.text is not None:
@@ -105,14 +101,6 @@ class Session:
 
     def answer(self, n: int, text: str) -> None:
         self.held.asked[n][2].set_result(text)
-
-
-async def until(check: Callable[[], object]) -> None:
-    async def look() -> None:
-        while not check():
-            await asyncio.sleep(0)
-
-    await asyncio.wait_for(look(), PATIENCE_S)
 
 
 @pytest.fixture
@@ -173,20 +161,6 @@ async def test_nothing_is_read_for_a_text_that_changes_at_once(session: Session)
     assert [request.prefix for request in session.held.prepared] == ["yy = "]
 
 
-async def test_typing_along_an_answer_that_was_not_sure_asks_again(session: Session) -> None:
-    session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
-    assert texts(await session.ask("x = $0\n")) == []
-    # The place that was refused is not asked about again.
-    assert texts(await session.ask("x = $0\n")) == []
-    assert len(session.held.asked) == 1
-    # With more of it typed, the model is sure of the rest.
-    session.held.text, session.held.confidence = "(a, b)", Calibrated(0.9)
-    assert texts(await session.ask("x = foo$0\n")) == ["(a, b)"]
-    assert len(session.held.asked) == 2
-    assert texts(await session.ask("x = foo($0\n")) == ["a, b)"]
-    assert len(session.held.asked) == 2
-
-
 async def test_a_shown_suggestion_stays_where_an_earlier_answer_was_not_sure(session: Session) -> None:
     session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
     assert texts(await session.ask("x = $0\n")) == []
@@ -205,30 +179,6 @@ async def test_a_request_of_an_editor_has_no_absolute_path(session: Session, tmp
     [(_, request, _)] = session.held.asked
     assert request.path == "a b.py"
     assert str(tmp_path) not in repr(request)
-
-
-async def test_a_text_change_during_the_debounce_ends_the_request(session: Session) -> None:
-    session.settings = Settings(debounce=1, speculate=False)
-    task = session.ask("x = $0\n")
-    await asyncio.sleep(0)
-    session.documents.change(URI, 3, [naive.edit("y = \n")])
-    assert texts(await task) == []
-    assert session.noted == ["moved"]
-    assert not session.held.asked
-
-
-async def test_a_rejected_suggestion_is_not_shown_again_soon(session: Session) -> None:
-    session.held.text = "f(a)"
-    await session.ask("x = $0\n")
-    session.held.text = "zz"
-    assert texts(await session.ask("x = y$0\n")) == ["zz"]
-    session.held.text = "f(a)"
-    assert texts(await session.ask("x = $0\n")) == []
-    assert session.noted[-1] == "rejected"
-    assert texts(await session.ask("x = $0\n", automatic=False))
-    session.now = 1000.0
-    session.held.text = "f(a)"
-    assert texts(await session.ask("x = $0\n")) == ["f(a)"]
 
 
 WRITTEN = "return self.price"
@@ -411,20 +361,6 @@ async def test_a_late_answer_that_would_not_be_shown_or_kept_is_not_reported(
 async def test_work_ends_at_the_deadline_where_no_late_answer_would_be_shown(session: Session, automatic: bool) -> None:
     await silent(session, automatic=automatic)
     assert len(session.held.asked) == 1
-
-
-async def test_engine_errors_reach_explicit_requests_and_pause_unprompted_ones(session: Session) -> None:
-    task = session.ask("x = $0\n", automatic=False)
-    await session.until_asked(1)
-    session.held.asked[0][2].set_exception(EngineError("the engine has no memory left"))
-    with pytest.raises(EngineError, match="no memory"):
-        await task
-    assert texts(await session.ask("x = $0\n")) == []
-    assert session.noted[-1] == "engine"
-    session.now = 60.0
-    session.held.text = "f(a)"
-    assert texts(await session.ask("x = $0\n")) == ["f(a)"]
-    assert session.engine.state.name == "ready"
 
 
 @pytest.mark.parametrize("automatic", [True, False])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
-from dg_lsp.client.link import OnDraft
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet, Span
 from dg_lsp.server.configuration import Configuration
@@ -47,18 +46,6 @@ class Folders(Configuration):
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     return Folders(tmp_path, monkeypatch)
-
-
-def test_defaults_sent_by_an_editor_are_ignored(folders: Folders) -> None:
-    folders.user("completion.candidates = 5\nengine.model = 'embedded'\n")
-    folders.set_editor_settings({"completion.candidates": Settings().candidates, "completion.threshold": 0.9})
-    assert (folders.session.candidates, folders.session.threshold) == (5, 0.9)
-    folders.set_editor_settings({"completion.candidates": None})
-    assert folders.session.candidates == Settings().candidates
-    # What it said in its greeting, a later default takes back.
-    folders.options = {"completion": {"trigger": "manual"}, "completion.deadline": 900}
-    folders.set_editor_settings({"completion.trigger": "auto"})
-    assert (folders.session.trigger, folders.session.candidates, folders.session.deadline) == ("auto", 5, 900)
 
 
 def test_held_means_manual_where_the_editor_can_not_hide_a_suggestion(folders: Folders) -> None:
@@ -245,13 +232,6 @@ def test_a_folder_that_is_opened_by_a_link_has_its_settings_by_all_names(folders
         assert folders.at(folders.uri(f"{name}/x.py")).candidates == 3
 
 
-def test_an_invalid_configuration_withholds_every_file(folders: Folders) -> None:
-    folders.user(f"engine.model = '{REMOTE}'\n")
-    folders.set_roots([folders.folder("a", "privacy.local_only = ['x'\n")])
-    assert folders.withheld(folders.uri("a/y.py"))
-    assert "is not valid TOML" in folders.problems[0]
-
-
 class Remote(ReadyEngine):
     """A remote engine that remembers what it was shown."""
 
@@ -262,9 +242,7 @@ class Remote(ReadyEngine):
         """Remember what it was shown."""
         self.shown.append(request)
 
-    async def fill(
-        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-    ) -> tuple[Candidate, ...]:
+    async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
         self.shown.append(request)
         return ()
 

@@ -20,8 +20,8 @@ from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server.completion import SuggestionRequest
 from dg_lsp.wire.settings import Settings
 from tests import naive
-from tests.patience import PATIENCE_S
-from tests.server.test_server_completion import Session, until
+from tests.patience import PATIENCE_S, until
+from tests.server.test_server_completion import Session
 
 ROOT = Path(__file__).parents[2]
 N_DOCUMENTS, N_LONG, LONG_CHARS, MOST_MB = 200, 3, 700_000, 10

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
-from dg_lsp.client.link import OnDraft
 from dg_lsp.client.port import EngineBusyError, EngineError
 from dg_lsp.core import edits
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
@@ -22,7 +21,7 @@ from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
 from tests import naive
 from tests.fakes import ReadyEngine, connecting
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 URI = "untitled:a"
 BEFORE = "def area(w, h):\n    return w * h\n\n\na = area(2, 3)\nprint(a)\nb = area(4, 5)\nprint(a, b)\n"
@@ -49,9 +48,7 @@ class Writer(ReadyEngine):
     async def prepare(self, request: InfillRequest) -> None:
         self.prepared.append(request)
 
-    async def fill(
-        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-    ) -> tuple[Candidate, ...]:
+    async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
         self.asked.append(request)
         try:
             await self.gate.wait()
@@ -119,9 +116,7 @@ class Session:
         return offer.index.text[: offer.span.start] + offer.text + offer.index.text[offer.span.end :]
 
     async def until_asked(self, n: int) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.writer.asked) < n:
-                await asyncio.sleep(0)
+        await until(lambda: len(self.writer.asked) >= n)
 
 
 @pytest.fixture
@@ -311,9 +306,7 @@ async def test_what_makes_an_answer_stale_ends_its_work(session: Session, mishap
     await session.until_asked(1)
     mishap(session)
     assert await asyncio.wait_for(asking, PATIENCE_S) is None
-    async with asyncio.timeout(PATIENCE_S):
-        while not session.writer.n_cancelled:
-            await asyncio.sleep(0)
+    await until(lambda: session.writer.n_cancelled)
 
 
 async def test_a_cancelled_request_ends_its_work(session: Session) -> None:
@@ -322,9 +315,7 @@ async def test_a_cancelled_request_ends_its_work(session: Session) -> None:
     asking = session.ask()
     await session.until_asked(1)
     asking.cancel()
-    async with asyncio.timeout(PATIENCE_S):
-        while not session.writer.n_cancelled:
-            await asyncio.sleep(0)
+    await until(lambda: session.writer.n_cancelled)
 
 
 async def test_an_edit_waits_for_a_suggestion_and_gives_way_to_one_that_is_shown(session: Session) -> None:

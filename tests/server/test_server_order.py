@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
-from dg_lsp.client.link import OnDraft
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from dg_lsp.server.completion import Completer, SuggestionRequest
@@ -76,9 +75,7 @@ class Timed(ReadyEngine):
         self._turn = asyncio.Lock()
         self._read: set[str] = set()
 
-    async def fill(
-        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-    ) -> tuple[Candidate, ...]:
+    async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
         n, idx = request.budget.candidates, len(self.asked)
         line = request.prefix.rpartition("\n")[2].rstrip() or "''"
         line = f"b: {line}" if document.startswith("untitled:b") else line

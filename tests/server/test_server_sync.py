@@ -30,8 +30,11 @@ PIECES = [
     "\f",
     "\v",
     "\x1c",
+    "\x1d",
+    "\x1e",
     "\x85",
     "\u2028",
+    "\u2029",
     "é",
     "漢",
     "𝕏",
@@ -99,19 +102,6 @@ def test_a_hundred_thousand_edits_give_the_editors_text() -> None:
     replayed_session(n_by_encoding)
     assert sum(n_by_encoding.values()) >= 100_000
     assert set(n_by_encoding) == set(ENCODINGS)
-
-
-@pytest.mark.parametrize("character", ["\f", "\v", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
-def test_only_the_protocols_line_ends_end_a_line(character: str) -> None:
-    document = Documents().open("file:///a.py", "python", 0, f"a{character}b\nc")
-    document.change(1, [naive.edit("x", (1, 0), (1, 0))], "utf-16")
-    assert document.document.text == f"a{character}b\nxc"
-
-
-def test_the_last_empty_line_is_a_line() -> None:
-    document = Documents().open("file:///a.py", "python", 0, "a\n")
-    document.change(1, [naive.edit("b", (1, 0), (1, 0))], "utf-8")
-    assert document.document.text == "a\nb"
 
 
 def test_a_lost_document_recovers_with_its_whole_text() -> None:
