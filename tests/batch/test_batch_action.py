@@ -147,11 +147,6 @@ def test_the_actions_own_steps_fail_the_job_as_its_inputs_say(runner: Runner) ->
     assert runner.action(args="--nonsense") == [("Fill", 2)]
 
 
-def test_a_wrong_option_fails_the_step(runner: Runner) -> None:
-    process = runner.step("fill.sh", INPUT_PATHS="gone.py")
-    assert (process.returncode, process.stderr) == (2, "dg-lsp: there is no gone.py\n")
-
-
 @pytest.mark.smoke
 def test_the_action_names_what_exists() -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text())

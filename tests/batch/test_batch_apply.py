@@ -15,13 +15,10 @@ import pytest
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import report, run
 from tests.engine.engine_kit import wait_until
+from tests.processes import git
 
 TWO = STUB + "\n\n" + STUB.replace("f()", "g()")
 FILLED_TWO = TWO.replace("raise NotImplementedError", "return 1")
-
-
-def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

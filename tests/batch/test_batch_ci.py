@@ -25,6 +25,7 @@ from tests.batch.test_batch_commands import FILLED, report, run
 from tests.engine.backends_kit import Recorder, serving
 from tests.fakes import FailingEngine, Filling
 from tests.patience import PATIENCE_S
+from tests.processes import dg_lsp
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "infill-report.schema.json").read_text())
@@ -125,16 +126,8 @@ def test_an_engine_that_cannot_start_is_3_and_one_that_fails_later_too(tmp_path:
     (tmp_path / "a.py").write_text(STUB)
     log = engines / "closed"
     log.write_text("")
-    process = subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "infill", "."],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "DG_LSP_RUNTIME_DIR": str(log)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert (process.returncode, process.stdout) == (3, "")
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "DG_LSP_RUNTIME_DIR": str(log)}
+    assert dg_lsp("infill", ".", cwd=tmp_path, env=variables, code=3).stdout == ""
     process = infill(tmp_path, ".", "--model", "fim:openai:http://127.0.0.1:9#m", "--json")
     [hole] = json.loads(process.stdout)["holes"]
     assert (process.returncode, hole["status"], hole["retry"]) == (3, "failed", True)

@@ -185,18 +185,3 @@ def test_a_pipe_that_replaces_a_file_does_not_block(root: Path, how: str, messag
     command = [sys.executable, "-c", EXCHANGED, how, str(root / "a.py")]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (completed.stdout, completed.stderr) == (f"{message}\n", "")
-
-
-def test_text_is_read_unchanged(root: Path) -> None:
-    tree(root, "a.py", text="\ufeffx = 'ä'\r\n")
-    source = discover.read(root / "a.py")
-    assert isinstance(source, Source)
-    assert (source.document.text, source.document.language) == ("\ufeffx = 'ä'\r\n", "python")
-
-
-def test_a_file_that_shows_no_indentation_has_that_of_its_project(root: Path) -> None:
-    tree(root, "new.py", text="x = 1\n")
-    tree(root, "old.py")
-    tree(root, ".editorconfig", text="root = true\n[*]\nindent_style = tab\n")
-    sources = [discover.read(root / name) for name in ("new.py", "old.py")]
-    assert [source.document.indent for source in sources if isinstance(source, Source)] == ["\t", ""]

@@ -15,6 +15,7 @@ from tests import marked
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import FILLED, run
 from tests.batch.test_batch_process import SCRIPTED, environment
+from tests.processes import git
 
 ROWS = marked.rows(Path(__file__).with_name("misbehaving.txt"))
 
@@ -82,10 +83,6 @@ def test_unreadable_files_and_folders_are_named(project: Path, has_git: bool) ->
 
 
 def test_another_repository_is_filled_checked_and_committed_only_if_it_is_named(project: Path) -> None:
-    def git(*arguments: str, cwd: Path = project) -> str:
-        identity = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "protocol.file.allow=always")
-        return subprocess.run(["git", *identity, *arguments], cwd=cwd, check=True, capture_output=True, text=True).stdout
-
     other, main = project / "other", project / "main"
     for folder in (other, main):
         folder.mkdir()
@@ -106,15 +103,15 @@ def test_another_repository_is_filled_checked_and_committed_only_if_it_is_named(
         result = run(".", "--commit")
         assert "dg-lsp: skipped sub, tree, deep/clone: each is another repository; name its path to fill it\n" in result.stderr
         assert "wrote 1 of 1 hole" in result.stderr
-        assert git("log", "--format=%s", "-1", cwd=main) == "fill 1 hole in 1 file\n"
+        assert git("log", "--format=%s", "-1", cwd=main) == "fill 1 hole in 1 file"
         assert [(main / name / "a.py").read_text() for name in ("sub", "tree", "deep/clone")] == [STUB] * 3
         assert run(".", "sub").stdout.count("+++ ") == 1, "a folder that is named too is not left out"
         command = f"cd sub; {python} -c 'import a; assert a.f() == 1'"
         result = run("sub", "--commit", "--check", command)
     assert result.exit_code == 0, result.output
     assert "wrote 1 of 1 hole (1 verified)" in result.stderr
-    assert git("log", "--format=%s", "-1", cwd=main / "sub") == "fill 1 hole in 1 file\n"
-    assert git("log", "--format=%s", "-1", cwd=main) == "fill 1 hole in 1 file\n"
+    assert git("log", "--format=%s", "-1", cwd=main / "sub") == "fill 1 hole in 1 file"
+    assert git("log", "--format=%s", "-1", cwd=main) == "fill 1 hole in 1 file"
 
 
 @pytest.mark.parametrize(("command", "sentence"), ROWS["checks"])

@@ -10,7 +10,6 @@ import pytest
 
 from dg_lsp.batch import journal as journals
 from dg_lsp.batch.journal import Journal
-from dg_lsp.batch.plan import PlanError
 from dg_lsp.core.values import Calibrated, Document, Edit, Hole, InfillRequest, Ranked, Snippet, Span
 from dg_lsp.infill.fill import Fill
 
@@ -93,30 +92,24 @@ def test_only_the_user_can_read_it(tmp_path: Path) -> None:
     assert (tmp_path / "j").stat().st_mode & 0o077 == 0
 
 
-def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "code.py").write_text("x = 1")
-    with pytest.raises(PlanError, match="is not as an earlier run left it"):
-        Journal(tmp_path / "code.py")
-    assert (tmp_path / "code.py").read_text() == "x = 1"
+NUMBERS = ("1e999", "-1e999", "NaN", "Infinity", '"x"', "[]", "{}", "null", "9" * 5000)
+ENTRIES = (
+    *(f'"{field}": {number}' for field in ("probability", "steps") for number in NUMBERS),
+    *('"probability": 2', '"probability": null, "rank": 1e999, "doubted": false', '"rank": 0'),
+)
 
 
-def test_a_file_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="there is no folder"):
-        Journal(tmp_path / "no" / "folder" / "j")
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_line_with_an_invalid_number_or_confidence_is_forgotten(tmp_path: Path, entry: str) -> None:
+    keep(tmp_path / "j")
+    old = '"steps": 7' if entry.startswith('"steps"') else '"probability": 0.5'
+    line = (tmp_path / "j").read_text().replace(old, entry)
+    assert entry in line
+    (tmp_path / "j").write_text(line + '{"key": ' + "[" * 100_000 + "\n")
+    assert known(tmp_path / "j") == ()
 
 
 def test_without_a_file_nothing_is_stored() -> None:
     with Journal(None) as journal:
         journal.add(DOCUMENT, HOLE, FILLS)
         assert journal.get(DOCUMENT, HOLE) == ()
-
-
-@pytest.mark.parametrize(
-    "row", ['"probability": 1e999', '"probability": 2', '"probability": null, "rank": 1e999, "doubted": false', '"rank": 0']
-)
-def test_a_line_with_an_impossible_confidence_is_forgotten(tmp_path: Path, row: str) -> None:
-    keep(tmp_path / "j")
-    line = (tmp_path / "j").read_text().replace('"probability": 0.5', row)
-    assert row in line
-    (tmp_path / "j").write_text(line)
-    assert known(tmp_path / "j") == ()

@@ -15,14 +15,16 @@ from pathlib import Path
 import pytest
 
 import dg_lsp
-from dg_lsp.batch import git
+from dg_lsp.batch import git as product_git
 from dg_lsp.cli import setup
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.wire import discovery, programs
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import run
 from tests.batch.test_batch_process import finish, start
+from tests.processes import git
 
+SET_UP_GIT = "git init -q; git config user.name n; git config user.email e@x; git add .; git commit -qm x"
 EVIL = """
 import contextlib, glob
 for path in [*glob.glob('*'), *glob.glob('*/*'), *glob.glob('*/*/*'), 'new.py']:
@@ -83,9 +85,7 @@ def test_a_check_changes_nothing_that_a_path_of_the_copy_leads_to(ways: tuple[Pa
 @pytest.mark.parametrize("options", [("--write",), ("--commit",), ("--patch", "absolute.py"), ("--resume", "new.py")])
 def test_no_command_writes_to_what_a_link_leads_to(ways: tuple[Path, Path], options: tuple[str, ...]) -> None:
     project, outside = ways
-    subprocess.run(
-        "git init -q; git add .; git config user.name n; git config user.email e@x; git commit -qm x", shell=True, check=True
-    )
+    subprocess.run(SET_UP_GIT, shell=True, check=True)
     before, links = tree(outside), {path for path in project.iterdir() if path.is_symlink()}
     result = run(".", *options, "--all", "--generated")
     assert tree(outside) == before
@@ -117,35 +117,12 @@ def test_no_copy_contains_copies(ways: tuple[Path, Path], temporary: str, has_gi
 # --- Keys
 
 SECRETS = [
-    "DG_LSP_API_KEY",
-    "DG_LSP_ENGINE_TOKEN",
-    "OPENAI_API_KEY",
-    "CODESTRAL_API_KEY",
-    "DEEPSEEK_API_KEY",
-    "INCEPTION_API_KEY",
-    "ANTHROPIC_APIKEY",
-    "GITHUB_TOKEN",
-    "VAULT_ADDR_TOKENS",
-    "STRIPE_SK",
-    "HTTP_COOKIE",
-    "GH_PAT",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "NPM_AUTH",
-    "npm_token",
-    "PGPASSWORD",
-    "MYSQL_PWD",
-    "DB_PASS",
-    "SECRET_KEY_BASE",
-    "GOOGLE_CREDENTIALS",
-    "SIGNING_PASSPHRASE",
-    "GIT_CONFIG_VALUE_0",
-    "TOKEN1",
-    "MASTERKEY2",
-    "SSHPASS",
-    "BEARER",
-    "AUTHORIZATION",
-]
+    "DG_LSP_API_KEY", "DG_LSP_ENGINE_TOKEN", "OPENAI_API_KEY", "CODESTRAL_API_KEY", "DEEPSEEK_API_KEY",
+    "INCEPTION_API_KEY", "ANTHROPIC_APIKEY", "GITHUB_TOKEN", "VAULT_ADDR_TOKENS", "STRIPE_SK", "HTTP_COOKIE", "GH_PAT",
+    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "NPM_AUTH", "npm_token", "PGPASSWORD", "MYSQL_PWD", "DB_PASS",
+    "SECRET_KEY_BASE", "GOOGLE_CREDENTIALS", "SIGNING_PASSPHRASE", "GIT_CONFIG_VALUE_0", "TOKEN1", "MASTERKEY2",
+    "SSHPASS", "BEARER", "AUTHORIZATION",
+]  # fmt: skip
 WITH_SECRETS = {
     "DATABASE_URL": "postgres://user:s3cr3t@localhost/db",
     "HTTPS_PROXY": "http://user:s3cr3t@proxy:3128",
@@ -216,8 +193,7 @@ class TestNoChildButTheEngineSeesAKey:
         program.chmod(0o755)
         how = "git config filter.x.clean ./program; echo '*.py filter=x' >.gitattributes"
         how = how if name == "filter" else f"mkdir -p .git/hooks; cp program .git/hooks/{name}"
-        setup_git = "git init -q; git config user.name n; git config user.email e@x; git add .; git commit -qm x; "
-        subprocess.run(setup_git + how, shell=True, check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(f"{SET_UP_GIT}; {how}", shell=True, check=True, stdin=subprocess.DEVNULL)
         assert run("a.py", "--commit").exit_code == 0
 
     def test_git_gets_a_proxy_only_where_it_may_fetch(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +201,7 @@ class TestNoChildButTheEngineSeesAKey:
         (tmp_path / "git").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         proxies = WITH_SECRETS["HTTPS_PROXY"] + WITH_SECRETS["http_proxy"]
-        assert [git.read(tmp_path, command).decode() for command in ("diff", "ls-files")] == [proxies, ""]
+        assert [product_git.read(tmp_path, command).decode() for command in ("diff", "ls-files")] == [proxies, ""]
 
     def test_an_installer(self, dumped: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         for name in WITH_SECRETS:
@@ -271,43 +247,14 @@ def test_each_child_gets_variables_that_are_chosen() -> None:
 
 
 PROGRAMS = [
-    "filter.e=v.clean",
-    "filter.e=v.smudge",
-    "filter.e=v.process",
-    "diff.e.textconv",
-    "diff.e.command",
-    "diff.external",
-    "core.pager",
-    "pager.diff",
-    "core.fsmonitor",
-    "core.editor",
-    "sequence.editor",
-    "core.askPass",
-    "core.sshCommand",
-    "core.gitProxy",
-    "core.alternateRefsCommand",
-    "credential.helper",
-    "credential.https://localhost.helper",
-    "gpg.program",
-    "gpg.ssh.program",
-    "gpg.ssh.defaultKeyCommand",
-    "merge.e.driver",
-    "interactive.diffFilter",
-    "remote.origin.uploadpack",
-    "remote.origin.vcs",
-    "remote.origin.receivepack",
-    "uploadpack.packObjectsHook",
-    "alias.diff",
-    "alias.ls-files",
-    "alias.rev-parse",
-    "alias.config",
-    "trailer.e.command",
-    "trailer.e.cmd",
-    "difftool.e.cmd",
-    "mergetool.e.cmd",
-    "submodule.sub.update",
-    "tar.e.command",
-]
+    "filter.e=v.clean", "filter.e=v.smudge", "filter.e=v.process", "diff.e.textconv", "diff.e.command", "diff.external",
+    "core.pager", "pager.diff", "core.fsmonitor", "core.editor", "sequence.editor", "core.askPass", "core.sshCommand",
+    "core.gitProxy", "core.alternateRefsCommand", "credential.helper", "credential.https://localhost.helper",
+    "gpg.program", "gpg.ssh.program", "gpg.ssh.defaultKeyCommand", "merge.e.driver", "interactive.diffFilter",
+    "remote.origin.uploadpack", "remote.origin.vcs", "remote.origin.receivepack", "uploadpack.packObjectsHook",
+    "alias.diff", "alias.ls-files", "alias.rev-parse", "alias.config", "trailer.e.command", "trailer.e.cmd",
+    "difftool.e.cmd", "mergetool.e.cmd", "submodule.sub.update", "tar.e.command",
+]  # fmt: skip
 URLS = [
     "ext::sh -c {}",
     "file://{}/evil.git",
@@ -326,9 +273,6 @@ CHANGED = ("--changed-since", "HEAD")
     [*((CHANGED, url) for url in ("", *URLS)), (("--check", "true", "--all"), ""), (("--write",), ""), (("--dry-run",), "")],
 )
 def test_a_repository_from_an_archive_runs_nothing(project: Path, arguments: tuple[str, ...], url: str) -> None:
-    def git(*words: str) -> None:
-        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@x", *words], check=True, capture_output=True)
-
     ran, evil = project / "ran", project / "evil"
     for name in ("a.py", "sub/b.py"):
         (project / name).parent.mkdir(exist_ok=True)
@@ -339,7 +283,7 @@ def test_a_repository_from_an_archive_runs_nothing(project: Path, arguments: tup
         git("-C", folder, "commit", "-qm", "x")
     git("clone", "-q", "--bare", ".", "evil.git")
     if url:  # a partial clone, to which the old text of a file is missing
-        blob = subprocess.run(["git", "rev-parse", "HEAD:a.py"], capture_output=True, text=True, check=True).stdout.strip()
+        blob = git("rev-parse", "HEAD:a.py")
         (project / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
         shutil.rmtree(project / "evil.git" / "objects")
         (project / "evil.git" / "objects").mkdir()

@@ -33,13 +33,6 @@ def test_an_invalid_place_is_reported(text: str) -> None:
         plan.parse_place(text)
 
 
-def test_kinds_are_a_list() -> None:
-    assert plan.parse_kinds("bodies, markers") == {"bodies", "markers"}
-    for wrong in ("", "body", "bodies;markers", ","):
-        with pytest.raises(PlanError, match="bodies, markers and empty"):
-            plan.parse_kinds(wrong)
-
-
 def at(tmp_path: Path, text: str, *places: str) -> plan.FilePlan:
     path = tmp_path / "a.py"
     path.write_bytes(text.encode())
@@ -63,15 +56,6 @@ def test_a_place_on_a_placeholder_is_its_body(tmp_path: Path) -> None:
     for place in ("2:5", "2:7", "2:9", "2:5-2:9"):
         assert [hole.kind for hole in at(tmp_path, text, place).holes] == ["body"]
     assert [hole.kind for hole in at(tmp_path, text, "1:3").holes] == ["cursor"]
-
-
-@pytest.mark.parametrize(
-    ("place", "sentence"),
-    [("9:1", "the file has 3 lines"), ("1:9", "line 1 has 5 characters"), ("1:1-2:9", "line 2 has 5 characters")],
-)
-def test_a_place_outside_of_the_file_is_reported(tmp_path: Path, place: str, sentence: str) -> None:
-    with pytest.raises(PlanError, match=sentence):
-        at(tmp_path, "a = 1\nb = 2\n", place)
 
 
 def test_places_that_overlap_are_reported(tmp_path: Path) -> None:

@@ -145,13 +145,6 @@ def test_a_failed_request_does_not_affect_others(tmp_path: Path) -> None:
     assert answers(filled(Calling(answer), *plans)) == [["return 1"], ["the engine is busy"], ["return 1"]]
 
 
-def test_a_useless_answer_has_a_reason(tmp_path: Path) -> None:
-    [[reason]] = answers(filled(Filling("   "), planned(tmp_path / "a.py", STUB)))
-    assert reason.startswith("the answer ")
-    [[reason]] = answers(filled(Filling(), planned(tmp_path / "a.py", STUB)))
-    assert reason == "the model has no answer"
-
-
 def test_options_reach_the_engine(tmp_path: Path) -> None:
     engine = Filling("return 1", "return 2")
     options = Options(candidates=2, seed=7, deadline=100, retries=0)
@@ -161,16 +154,6 @@ def test_options_reach_the_engine(tmp_path: Path) -> None:
     assert [
         [fill.edit.text for fill in answer.fills] for answer in (decision.answer for decision in result.decisions.values())
     ] == [["return 1", "return 2"]] * 2
-
-
-def test_the_same_seed_sends_the_same_requests(tmp_path: Path) -> None:
-    plans = [planned(tmp_path / "a.py", STUB + FAR + STUB), planned(tmp_path / "b.py", STUB)]
-    first, second, other = Filling("return 1"), Filling("return 1"), Filling("return 1")
-    filled(first, *plans, options=Options(seed=1, retries=0))
-    filled(second, *plans, options=Options(seed=1, retries=0))
-    filled(other, *plans, options=Options(seed=2, retries=0))
-    assert first.requests == second.requests
-    assert {request.seed for request in first.requests}.isdisjoint(request.seed for request in other.requests)
 
 
 def test_a_request_that_cant_be_built_is_the_hole_s_reason_with_and_without_a_journal(tmp_path: Path) -> None:

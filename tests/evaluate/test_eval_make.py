@@ -14,105 +14,10 @@ from benchmarks.evaluate import write_tasks
 from dg_lsp.core import languages
 from dg_lsp.evaluate import make, tasks
 from dg_lsp.evaluate.tasks import EvalError, Task
+from tests import marked
 
-PYTHON = '''\
-# Copyright 2020 Someone
-# Licensed under the MIT License
-"""A module that counts things."""
-
-import collections
-
-
-def totals(items, start=0):
-    """Return the totals so far."""
-    # One after another.
-    total = start
-    for item in items:
-        total += item.amount
-        yield total
-
-
-class Counter:
-    """Counts."""
-
-    limit = 100  # enough
-
-    def __init__(self, name):
-        self.name = name
-        self.values = collections.Counter()
-
-    def add(self, value):
-        """Count a value."""
-        if value in self.values:
-            self.values[value] += 1
-            return False
-        self.values[value] = 1
-        return True
-
-    def later(self):
-        raise NotImplementedError
-'''
-
-GO = """\
-// Copyright 2020 Someone
-package jobs
-
-// Retry calls work until it succeeds, at most so many times.
-func Retry(times int, work func() error) error {
-\tvar last error
-\tfor attempt := 0; attempt < times; attempt++ {
-\t\tlast = work()
-\t\tif last == nil {
-\t\t\treturn nil
-\t\t}
-\t}
-\treturn last
-}
-"""
-
-TYPESCRIPT = """\
-export class Cache<T> {
-  private values = new Map<string, T>();
-
-  get(key: string): T | undefined {
-    const found = this.values.get(key);
-    if (found !== undefined) {
-      this.values.delete(key);
-      this.values.set(key, found);
-    }
-    return found;
-  }
-}
-"""
-
-LUA = """\
-local M = {}
-
-function M.sum(numbers)
-  local total = 0
-  for _, number in ipairs(numbers) do
-    total = total + number
-  end
-  return total
-end
-
-return M
-"""
-
-RUBY = """\
-class Basket
-  def total(items)
-    sum = 0
-    items.each do |item|
-      sum += item.price * item.count
-    end
-    if sum > 100
-      sum -= discount
-    end
-    sum
-  end
-end
-"""
+SOURCES = marked.drawings(Path(__file__).with_name("sources.txt"))
+PYTHON, GO, TYPESCRIPT, LUA, RUBY = SOURCES.values()
 
 
 def cuts(path: str, text: str, kind: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from benchmarks import commits, replay, replay_table
 from benchmarks.commits import Hole, Mirrors, Position
+from tests.processes import git
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,9 +76,8 @@ def mirrored(folder: Path, texts: Mapping[str, str]) -> Mirrors:
         (repository / path).parent.mkdir(parents=True, exist_ok=True)
         (repository / path).write_text(text)
     (repository / "link").symlink_to(next(iter(texts)))
-    git = ("git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b")
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *arguments], check=True)
+        git(*arguments, cwd=repository)
     return Mirrors(folder)
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +29,7 @@ from tests.engine.backends_kit import request, serving
 from tests.engine.engine_kit import Running, home, lease, running
 from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
+from tests.processes import dg_lsp
 
 pytestmark = pytest.mark.e2e
 
@@ -221,10 +221,7 @@ def test_the_command_sends_nothing_where_a_configuration_is_broken(tmp_path: Pat
         )
         monkeypatch.setenv(config.FILE_VARIABLE, str(tmp_path / "config.toml"))
 
-        def infilled() -> subprocess.CompletedProcess[str]:
-            start = [sys.executable, "-m", "dg_lsp", "infill", "--all", "a.py"]
-            return subprocess.run(start, cwd=project, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-
+        infilled = partial(dg_lsp, "infill", "--all", "a.py", cwd=project)
         (project / config.WORKSPACE_FILE).write_text("[privacy\n")
         assert "is not valid TOML" in infilled().stderr
         (project / config.WORKSPACE_FILE).write_text("[engine]\nmodel = 'fim:llama:http://127.0.0.1:1'\n")

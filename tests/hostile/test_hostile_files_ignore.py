@@ -63,6 +63,7 @@ def a_link(path: Path) -> None:
 HOSTILE: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "an endless device": (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
     "a link": (a_link, "is not a regular file"),
+    "a folder": (Path.mkdir, "is not a regular file"),
     "a pipe": (os.mkfifo, "is not a regular file"),
     "a large file": (lambda path: path.write_text("*.log\n" * 700_000), "is larger than 256 KiB"),
     "many wildcards": (lambda path: path.write_text(BOMB), "has a pattern with more than 32 wildcards"),

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
-import pty
 import resource
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,41 +25,12 @@ from dg_lsp.server.snapshot import Snapshots
 from dg_lsp.server.sync import Documents, OpenDocument
 from dg_lsp.wire.discovery import EngineId
 from dg_lsp.wire.settings import Settings
-from tests.patience import PATIENCE_S
+from tests.batch.test_batch_process import on_a_terminal
+from tests.processes import dg_lsp
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
 HOLE = Hole(Span(13, 17), "body", indent="    ", extent="block")
 FILLS = (Fill(Edit(HOLE.span, "return 1"), Calibrated(0.5), 7),)
-
-
-@pytest.mark.parametrize("field", ["probability", "steps"])
-@pytest.mark.parametrize("value", ["1e999", "-1e999", "NaN", "Infinity", '"x"', "[]", "{}", "null", "9" * 5000])
-def test_a_journal_line_with_an_invalid_number_is_skipped(tmp_path: Path, field: str, value: str) -> None:
-    path = tmp_path / "journal"
-    with Journal(path) as journal:
-        journal.add(DOCUMENT, HOLE, FILLS)
-    mark, line = path.read_text().splitlines()
-    entry = json.loads(line)
-    entry["fills"][0][field] = "HERE"
-    rows = mark, json.dumps(entry).replace('"HERE"', value), '{"key": ' + "[" * 100_000
-    path.write_text("\n".join(rows) + "\n")
-    with Journal(path) as journal:
-        assert journal.get(DOCUMENT, HOLE) == ()
-
-
-@pytest.mark.parametrize("kind", ["device", "pipe"])
-def test_a_journal_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
-    path = Path("/dev/full") if kind == "device" else tmp_path / "pipe"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif not path.exists():
-        pytest.skip("this system has no /dev/full")
-    # Reading either would never end.
-    code = "import sys; from pathlib import Path; from dg_lsp.batch.journal import Journal; Journal(Path(sys.argv[1]))"
-    process = subprocess.run(
-        [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    assert process.stderr.rstrip().endswith(f"--resume {path}: this is not a regular file")
 
 
 @pytest.mark.parametrize("room", [0, 20])
@@ -104,34 +70,15 @@ NAMES = ["evil\x1b]0;owned\x07.py", "evil\x1b[2J\x9b31m.py", "evil\rgood.py", "e
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_files_give_no_orders_to_a_terminal(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"def f(:\n\xff")
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dg_lsp", "infill", "."],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    output = b""
-    with contextlib.suppress(OSError):
-        while part := os.read(ours, 4096):
-            output += part
-    os.close(ours)
-    process.wait(PATIENCE_S)
-    text = output.decode("utf-8", "replace").replace("\r\n", "\n")
+    text = on_a_terminal(tmp_path, TERM="dumb").decode("utf-8", "replace").replace("\r\n", "\n")
     assert "evil" in text
     assert not any(char in text for char in "\x1b\x07\x9b\r\u202e")
 
 
 def printed(folder: Path, *arguments: str) -> str:
     """Return what a command prints in a folder."""
-    command = [sys.executable, "-m", "dg_lsp", *arguments]
-    process = subprocess.run(
-        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
-    return process.stdout.decode(errors="replace")
+    process = dg_lsp(*arguments, cwd=folder, env=environment(folder), errors="replace")
+    return process.stdout + process.stderr
 
 
 def environment(folder: Path) -> dict[str, str]:

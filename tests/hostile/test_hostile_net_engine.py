@@ -24,6 +24,7 @@ from dg_lsp.engine.serve import daemon, endpoints
 from dg_lsp.wire import discovery
 from tests.engine.engine_kit import ROOT, engine_id, home, running, wait_until
 from tests.patience import PATIENCE_S
+from tests.processes import dg_lsp
 
 
 @pytest.fixture
@@ -191,11 +192,11 @@ sys.stderr.flush()
 
 def test_a_short_token_is_refused_and_says_how_to_make_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_ENGINE_TOKEN", "x" * 15)
-    run = subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "engine", "run", "--model=toy"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 2
-    assert run.stderr.strip().endswith(
-        "DG_LSP_ENGINE_TOKEN must have at least 16 characters; "
-        "create one with `python3 -c 'import secrets; print(secrets.token_hex(32))'`"
+    assert (
+        dg_lsp("engine", "run", "--model=toy", code=2)
+        .stderr.strip()
+        .endswith(
+            "DG_LSP_ENGINE_TOKEN must have at least 16 characters; "
+            "create one with `python3 -c 'import secrets; print(secrets.token_hex(32))'`"
+        )
     )

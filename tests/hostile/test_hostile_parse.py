@@ -66,25 +66,6 @@ def test_a_parse_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch, is_reparse: 
     assert syntax.of(Document("u", "python", text), before) is None
 
 
-def test_a_long_file_has_more_time_than_real_ones_need_and_not_much_more() -> None:
-    seconds = {n: syntax.limit_s(b"x" * n) for n in (0, 40_000, 950_000, 10_000_000)}
-    assert all(limit >= 0.2 + 1e-6 * n for n, limit in seconds.items())
-    assert seconds[950_000] == 1.5
-
-
-def test_a_change_has_half_the_time_of_a_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, now = syntax.parse(PYTHON, languages.row("python")), [0.0]
-    monkeypatch.setattr(syntax, "limit_s", lambda _: 1.0)
-
-    def later() -> float:
-        now[0] += 0.4  # the first look sets the limit, the second is within it, the third is not
-        return now[0]
-
-    monkeypatch.setattr("dg_lsp.core.syntax.time.thread_time", later)
-    with pytest.raises(syntax.ParseLimitError, match=r"more than 0\.5 s"):
-        syntax.parse("x = [\n" + PYTHON.replace("a", "b"), before.language, before)
-
-
 def test_a_document_that_takes_too_long_counts_as_one_without_a_grammar_until_it_parses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

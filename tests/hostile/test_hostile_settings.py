@@ -163,12 +163,6 @@ def test_no_other_source_allows_anything(clone: Clone, source: str) -> None:
     assert "engine.allow" in problem
 
 
-def test_a_workspace_that_allows_itself_a_model_gets_none(clone: Clone) -> None:
-    clone.settings("workspace", "engine.allow", [EVIL])
-    settings, problems = clone.settings("workspace", "engine.model", f"fim:openai:https://{EVIL}#m")
-    assert (settings.model, settings.allow, len(problems)) == ("auto", (), 2)
-
-
 @pytest.mark.parametrize("source", ["workspace", "greeting", "editor"])
 def test_no_other_source_has_a_key_or_gives_a_file_away(clone: Clone, source: str) -> None:
     clone.users.write_text("privacy.local_only = ['vault/']\n")
@@ -191,15 +185,15 @@ def test_a_model_that_is_not_allowed_leaves_the_users_own_which_an_editor_may_re
         assert clone.settings(source, "engine.model", f"fim:openai:https://{EVIL}#m")[0].model == "fim:mercury"
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to a device"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 def test_a_configuration_that_is_no_file_is_neither_waited_for_nor_read(clone: Clone, kind: str) -> None:
     path = clone.root / config.WORKSPACE_FILE
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
-    elif kind == "link to a device" or os.getuid() != 0:
-        path.symlink_to("/dev/zero")
+    elif os.getuid() != 0:
+        pytest.skip("only root can make a device")
     else:
         os.mknod(path, 0o020644, os.makedev(1, 5))  # /dev/zero
     config_read, [problem] = config.read(clone.root)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +12,9 @@ import pytest
 
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId
-from tests.e2e.editor import ROOT
 from tests.e2e.test_server_engine import TWO, session
 from tests.engine.engine_kit import home
-from tests.patience import PATIENCE_S
+from tests.processes import dg_lsp
 
 # Three missed pings take a quarter of a minute.
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -58,27 +55,16 @@ async def test_a_completion_on_a_stopped_engine_is_answered_by_another_and_the_u
         client.stderr = b""
 
 
-def infill(file: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "infill", str(file)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-
-
 def test_infill_meets_a_stopped_engine_and_goes_on_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.py").write_text(TWO)
     with home(monkeypatch):
-        assert infill(tmp_path / "a.py").returncode in (0, 1)
+        assert dg_lsp("infill", tmp_path / "a.py").returncode in (0, 1)
         files = discovery.engine_files(EngineId())
         before = pid_of("embedded")
         # One that came up a moment ago would get more time, as it may still import what it needs.
         os.utime(files.state, (0, 0))
         with stopped(before):
-            process = infill(tmp_path / "a.py")
+            process = dg_lsp("infill", tmp_path / "a.py")
         assert process.returncode in (0, 1)
         assert f"the engine does not respond (process {before})" in process.stderr
         assert "of 1 hole" in process.stderr
