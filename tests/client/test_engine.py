@@ -336,13 +336,8 @@ async def test_an_engine_that_can_not_even_start_shows_its_log(engines: Path) ->
 async def test_a_bad_request_does_not_affect_others(engines: Path) -> None:
     async with connect(options()) as engine:
         before = await info(engine, "pid")
-        for script, sentence in [
-            ({"raise": "ValueError"}, "the prefix is longer than the model's window"),
-            ({"raise": "MemoryError"}, "the engine ran out of memory on this request"),
-            ({"raise": "RuntimeError"}, "the engine failed on this request"),
-        ]:
-            with pytest.raises(EngineError, match=sentence):
-                await engine.fill(request(script))
+        with pytest.raises(EngineError, match="the prefix is longer than the model's window"):
+            await engine.fill(request({"raise": "ValueError"}))
         with pytest.raises(EngineError, match="the message is larger than 2 MB"):
             await engine.fill(request({"text": "x" * 3_000_000}))
         assert await text(engine, text="x") == "x"
@@ -492,7 +487,8 @@ async def test_a_thousand_cancelled_fills_leave_the_engine_as_it_was(engines: Pa
 
     async def one(engine: EngineClient) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(engine.fill(request({"steps": 50, "pause_s": 0.001})), rng.uniform(0.0005, 0.05))
+            # Many end while they are sent.
+            await asyncio.wait_for(engine.fill(request({"steps": 50, "pause_s": 0.001})), 0.05 * rng.random() ** 2)
 
     async with connect(options(interactive=False)) as engine:
         for n_left in range(1000, 0, -20):
@@ -500,10 +496,11 @@ async def test_a_thousand_cancelled_fills_leave_the_engine_as_it_was(engines: Pa
             if n_left == 800:  # warm
                 await until(lambda: is_idle(engine))
                 pid = int(str(await info(engine, "pid")))
-                memory_before, kept_before = await memory(engine), kept(pid)
+                memory_before, kept_before, own_before = await memory(engine), kept(pid), kept(os.getpid())
         await until(lambda: is_idle(engine))
         assert await memory(engine) <= 1.05 * memory_before
         await until(lambda: is_at_most(pid, kept_before))
+        await until(lambda: is_at_most(os.getpid(), own_before))
         assert await text(engine, text="x") == "x"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
 from dg_lsp.client.life import LifeState
-from dg_lsp.client.link import Link, OnDraft
+from dg_lsp.client.link import Link
 from dg_lsp.client.port import EngineError, LinkLostError
 from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Span
 from dg_lsp.wire.discovery import EngineId, EngineSettings
@@ -37,9 +37,7 @@ class NamedEngine(ReadyEngine):
         """End the wait in `ready`."""
         self.closed.set()
 
-    async def fill(
-        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-    ) -> tuple[Candidate, ...]:
+    async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
         """Return the model's name."""
         return (Candidate((self.model,), Calibrated(0.5)),)
 
@@ -92,9 +90,7 @@ async def test_an_engine_that_is_refused_answers_nothing_until_another_is_chosen
 
 async def test_a_request_to_a_replaced_engine_does_not_change_the_state() -> None:
     class Ending(NamedEngine):
-        async def fill(
-            self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-        ) -> tuple[Candidate, ...]:
+        async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
             was_asked.set()
             await self.closed.wait()
             raise EngineError("the engine was given back before it answered")
@@ -146,9 +142,7 @@ async def test_the_settings_of_an_engine_that_is_given_up_at_once_are_not_sent(e
 
 async def test_a_request_that_a_remote_engine_takes_over_is_guarded() -> None:
     class Leaving(NamedEngine):
-        async def fill(
-            self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-        ) -> tuple[Candidate, ...]:
+        async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
             engine.use(model("chat:https://a.example#m"))
             raise LinkLostError("the engine has ended", crashed=False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -19,9 +18,8 @@ from dg_lsp.wire import discovery, stream
 from dg_lsp.wire.discovery import EngineId
 from tests.client.test_engine import options
 from tests.client.test_engine import text as answer
-from tests.engine.engine_kit import FILLER, Running, gate, request, running, wait_until
+from tests.engine.engine_kit import FILLER, Running, gate, request, running
 from tests.patience import PATIENCE_S
-from tests.processes import is_gone
 
 pytestmark = pytest.mark.e2e
 
@@ -48,34 +46,6 @@ def disguise(files: discovery.EngineFiles, version: str) -> None:
     """Make the engine of these files one of another dg-lsp."""
     data = json.loads(files.state.read_text())
     files.state.write_text(json.dumps({**data, "version": version}))
-
-
-async def test_a_fill_on_an_engine_that_stops_is_answered_by_another(folder: Path) -> None:
-    notes: list[str] = []
-    stop = gate(folder)
-    async with connect(options(), on_message=notes.append) as engine:
-        before = await pid_of(engine)
-        filling = asyncio.ensure_future(answer(engine, gate=str(stop.path), text="x"))
-        while not (await engine.info())["running"]:
-            await asyncio.sleep(0.01)
-        os.kill(before, signal.SIGSTOP)
-        stop.let(3)
-        assert await filling == "x"
-        assert await pid_of(engine) != before
-        assert notes == [f"the engine does not respond (process {before}); it was killed, and a new one is starting"]
-        await asyncio.to_thread(wait_until, lambda: is_gone(before))
-
-
-async def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Path) -> None:
-    with running() as stopped_engine:
-        notes: list[str] = []
-        age(stopped_engine.files)
-        os.kill(stopped_engine.process.pid, signal.SIGSTOP)
-        async with connect(options(interactive=False), on_message=notes.append) as engine:
-            assert await answer(engine, text="x") == "x"
-            assert await pid_of(engine) != stopped_engine.process.pid
-        assert len(notes) == 1
-        assert f"process {stopped_engine.process.pid}" in notes[0]
 
 
 @pytest.mark.slow

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.client import link as links
-from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
 from dg_lsp.client.link import Link
-from dg_lsp.client.port import EngineBusyError, LinkLostError
-from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
+from dg_lsp.client.port import LinkLostError
 from dg_lsp.wire.messages import Ask, Done
-from tests.engine.engine_kit import FILLER, Running, home, request, running, wait_until
-from tests.patience import PATIENCE_S
+from tests.engine.engine_kit import Running, home, request, running, wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -26,35 +21,6 @@ pytestmark = [
 
 def n_open() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-async def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connection_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rng = random.Random(5)
-
-    async def cancelled(engine: EngineClient) -> None:
-        filling = asyncio.ensure_future(engine.fill(request({"steps": 20, "pause_s": 0.001})))
-        await asyncio.sleep(rng.random() ** 2 * 0.02)
-        filling.cancel()
-        with contextlib.suppress(EngineBusyError, asyncio.CancelledError):
-            await filling
-
-    async def is_answered(engine: EngineClient) -> bool:
-        with contextlib.suppress(EngineBusyError):  # it may not have heard of all that was cancelled
-            return (await engine.fill(request({"text": "x"})))[0].texts == ("x",)
-        return False
-
-    with home(monkeypatch):
-        async with connect(
-            ConnectOptions(EngineId("toy", filler=FILLER), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)
-        ) as engine:
-            before = n_open()
-            for _ in range(40):
-                await asyncio.gather(*(cancelled(engine) for _ in range(10)))
-            async with asyncio.timeout(PATIENCE_S):
-                while not (await is_answered(engine) and n_open() <= before):
-                    await asyncio.sleep(0.01)
 
 
 async def test_a_link_that_closes_under_requests_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,6 +268,7 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
         with Journal(None) as answers:
             results = await api.fill(options, plans, answers, connect, api.Front())
         for result in results:
+            assert result.decisions.keys() == set(result.plan.holes), "every hole has a decision"
             [written] = write.write([result], print, commits=False)
             edits = tuple(fill.edit for fill in written.result.fills.values())
             if not edits:

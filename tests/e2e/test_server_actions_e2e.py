@@ -33,14 +33,6 @@ async def test_an_action_is_resolved_to_an_edit_of_that_version(tmp_path: Path) 
         assert edit["annotationId"] in resolved["edit"]["changeAnnotations"]
 
 
-async def test_an_action_in_a_notebook_knows_the_cells_before(tmp_path: Path) -> None:
-    async with editor(tmp_path, CODE) as client:
-        client.open_cells("file:///n.ipynb", {"nb:1": "first = 1\n", "nb:2": says(text="return 1") + TWO})
-        resolved = await client.request("codeAction/resolve", (await client.menu(2, 4, uri="nb:2"))[0])
-        assert resolved["edit"]
-        assert client.asked[0]["related"] == ["2 (cell)"]
-
-
 @pytest.mark.parametrize(("threshold", "is_sure"), [(0.15, False), (0.03, True)])
 async def test_a_fill_below_the_threshold_is_called_a_guess(tmp_path: Path, threshold: float, is_sure: bool) -> None:
     async with editor(tmp_path, CODE, options={"dgLsp": {"completion": {"threshold": threshold}}}) as client:

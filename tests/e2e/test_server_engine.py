@@ -32,29 +32,6 @@ def session(folder: Path, monkeypatch: pytest.MonkeyPatch, model: Path) -> conte
 
 
 @pytest.mark.slow
-async def test_the_real_engine_answers_suggestions_and_actions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
-) -> None:
-    async with session(tmp_path, monkeypatch, trained_layout) as client:
-        client.open(TWO + "x = add()\n")
-        for column in (4, 8):
-            for item in await client.suggestions(6, column, trigger=1):
-                assert item["range"]["start"] == {"line": 6, "character": column}
-        status = await client.status()
-        assert status["latencyMs"] is not None
-        assert status["model"] == str(trained_layout)
-        (fill, *_) = await client.menu(5, 4)
-        assert fill["title"] == "Fill function body"
-        resolved = await client.request("codeAction/resolve", fill)
-        messages = client.said("window/showMessage")
-        # An untrained model's answer mostly does not parse, and then the user is told so.
-        assert "edit" in resolved or messages[-1]["message"].startswith("dg-lsp: nothing was filled: the answer ")
-        assert client.said("dgLsp/draft")[-1]["done"]
-        loading = [status["message"] for status in client.said("dgLsp/status") if status["state"] == "loading"]
-        assert loading
-
-
-@pytest.mark.slow
 async def test_a_laptop_model_s_draft_grows_in_its_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The editor shows what the engine writes, and the text around the gap stays as it is."""
     model = checkpoints.qwen(tmp_path)
@@ -117,6 +94,9 @@ async def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, mo
         resolved = await client.request("codeAction/resolve", action)
         [edit] = resolved["edit"]["documentChanges"][0]["edits"]
         assert edit["newText"] == constant("FILLED")
+        status = await client.status()
+        assert status["latencyMs"] is not None
+        assert [each["message"] for each in client.said("dgLsp/status") if each["state"] == "loading"]
 
 
 def test_the_sample_of_setup_is_filled_right(monkeypatch: pytest.MonkeyPatch) -> None:

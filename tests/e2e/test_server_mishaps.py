@@ -93,20 +93,14 @@ async def test_a_client_that_says_nothing_after_initialize_gets_suggestions(
 
 
 @pytest.mark.parametrize("version", [{}, {"version": None}, {"version": 2}])
-async def test_a_change_without_a_version_is_a_change(tmp_path: Path, version: dict[str, Any]) -> None:
+async def test_a_document_and_a_change_need_no_version(tmp_path: Path, version: dict[str, Any]) -> None:
     async with editor(tmp_path, NEOVIM) as client:
-        client.open("x = ")
         document: dict[str, Any] = {"uri": URI, **version}
+        text = {"languageId": "python", "text": says(text="2") + "x = "}
+        client.notify("textDocument/didOpen", {"textDocument": {**document, **text}})
+        assert (await client.suggestions(1, 4, trigger=1))[0]["insertText"] == "2"
         changes = [{"text": says(text="1") + "y = "}]
         client.notify("textDocument/didChange", {"textDocument": document, "contentChanges": changes})
-        assert (await client.suggestions(1, 4, trigger=1))[0]["insertText"] == "1"
-
-
-@pytest.mark.parametrize("version", [{}, {"version": None}])
-async def test_a_document_without_a_version_is_open(tmp_path: Path, version: dict[str, Any]) -> None:
-    async with editor(tmp_path, NEOVIM) as client:
-        document = {"uri": URI, "languageId": "python", "text": says(text="1") + "x = ", **version}
-        client.notify("textDocument/didOpen", {"textDocument": document})
         assert (await client.suggestions(1, 4, trigger=1))[0]["insertText"] == "1"
 
 

@@ -79,8 +79,3 @@ def engine(environment: Mapping[str, str], *arguments: str) -> str:
 def engine_pid(environment: Mapping[str, str]) -> int:
     """Return the process of the engine that runs."""
     return int(json.loads(engine(environment, "status", "--json"))["pid"])
-
-
-def n_engines(environment: Mapping[str, str]) -> int:
-    """Return the number of engines that run."""
-    return len([each for each in json.loads(engine(environment, "status", "--all", "--json")) if each.get("pid")])

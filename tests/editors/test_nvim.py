@@ -16,7 +16,7 @@ import pytest
 from tests.editors import machine
 from tests.editors.machine import program
 from tests.editors.neovim import EVERYTHING, LOOK, PLUGIN, Neovim
-from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, LONG_TESTS, SHOP, SHOPS, check_saved, inserted, paced
+from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, SHOP, SHOPS, check_saved, inserted, paced
 from tests.editors.waiting import until
 
 OPTIONS = EVERYTHING
@@ -250,19 +250,6 @@ def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(nvim: Neovim) -> Non
     assert nvim.text() == BODIES
 
 
-def test_fill_all_fills_every_hole(nvim: Neovim) -> None:
-    path = nvim.edit("item.py", BODIES)
-    nvim.command("DgFill!")
-    until(lambda: nvim.text() != BODIES, "the filled bodies", tell=nvim.picture)
-    saved = nvim.save(path)
-    assert "..." not in saved
-    ast.parse(saved)
-    for line in BODIES.splitlines():
-        assert line == "        ..." or line in saved
-    nvim.command("undo")
-    assert nvim.text() == BODIES
-
-
 def test_a_fill_can_be_cancelled(nvim: Neovim) -> None:
     nvim.edit("item.py", BODIES)
     nvim.lua(WATCH)
@@ -273,20 +260,6 @@ def test_a_fill_can_be_cancelled(nvim: Neovim) -> None:
     nvim.until("not require('dg_lsp').status().busy", "the server to be idle")
     assert nvim.text() == BODIES
     assert not nvim.draft()
-
-
-def test_a_killed_engine_is_restarted(nvim: Neovim, environment: Mapping[str, str]) -> None:
-    nvim.edit("shop.py", SHOP)
-    nvim.lua(WATCH)
-    nvim.ask()
-    nvim.type("<Esc>")
-    os.kill(machine.engine_pid(environment), signal.SIGKILL)
-    # Another text than before, so that no answer is cached.
-    nvim.type("S        value = self.")
-    nvim.until_ghost()
-    states = nvim.lua("return _G.seen.states")
-    assert [state for state in states if state != "ready"], states
-    assert nvim.status()["state"] == "ready"
 
 
 def test_what_is_typed_before_the_engine_is_ready_gets_a_suggestion(environment: Mapping[str, str], tmp_path: Path) -> None:
@@ -314,16 +287,6 @@ def test_a_killed_server_is_restarted(nvim: Neovim) -> None:
     nvim.until(f"(vim.lsp.get_clients({{ name = 'dg_lsp' }})[1] or {{ id = {client_id} }}).id ~= {client_id}", "a new server")
     nvim.until_ready()
     nvim.ask()
-
-
-def test_a_file_of_secrets_gets_no_suggestion_and_the_status_shows_the_reason(nvim: Neovim) -> None:
-    nvim.edit(".env", "API_KEY=\n")
-    nvim.type("A")
-    nvim.until_silent("ignored")
-    assert not nvim.ghost()
-    assert "secrets" in nvim.status()["suppressed"]["message"]
-    assert nvim.sentences().count("secrets") == 1
-    assert nvim.lua("return require('dg_lsp').statusline()") == "DG Ready  "
 
 
 def test_fast_typing_inserts_exactly_the_typed_text(nvim: Neovim) -> None:
@@ -371,14 +334,6 @@ def test_fast_typing_inserts_exactly_the_typed_text(nvim: Neovim) -> None:
     if ghost := nvim.ghost():
         nvim.change("<C-l>")
         assert nvim.text() == typed_text + ghost + "\n"
-
-
-def test_two_editors_share_one_engine(nvim: Neovim, environment: Mapping[str, str], tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    with Neovim(program("nvim"), tmp_path / "other", environment, OPTIONS) as other:
-        nvim.begin()
-        other.begin()
-        assert machine.n_engines(environment) == 1
 
 
 def test_a_pause_lasts_until_resume(nvim: Neovim) -> None:
@@ -648,18 +603,6 @@ def test_a_snooze_pauses_and_ends(nvim: Neovim) -> None:
     assert "snoozed" not in nvim.sentences()
     nvim.type("x<BS>")
     nvim.until_ghost()
-
-
-@pytest.mark.parametrize("name", ["long.ts", "long.tsx", "long.js"])
-def test_an_open_bracket_in_a_long_file_gets_a_suggestion_or_a_reason(nvim: Neovim, name: str) -> None:
-    nvim.edit(name, LONG_TESTS)
-    nvim.put(39, 0)
-    nvim.type("const a = [<CR>")
-    nvim.type("{ b: (`${")
-    until(lambda: nvim.ghost() or nvim.status().get("suppressed"), "a suggestion or a reason", tell=nvim.picture)
-    nvim.leave("<Esc>")
-    nvim.type(":qa!<CR>")
-    until(lambda: nvim.has_ended, "the end of Neovim")
 
 
 @pytest.mark.parametrize("command", [("stylua", "--check", "."), ("luacheck", "--no-color", ".")])

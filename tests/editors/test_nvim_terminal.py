@@ -15,7 +15,7 @@ from tests.editors import machine
 from tests.editors.conftest import Watch
 from tests.editors.neovim import EVERYTHING, PLUGIN
 from tests.editors.terminal import Terminal
-from tests.editors.texts import BODIES, FILES, LONG_BODY
+from tests.editors.texts import FILES, LONG_BODY
 from tests.editors.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not there")
@@ -87,19 +87,6 @@ def test_a_draft_of_several_lines_makes_room_for_itself(terminal: Neovim) -> Non
     ast.parse(terminal.save(path))
 
 
-def test_all_holes_are_filled_while_the_statusline_says_so(terminal: Neovim) -> None:
-    path = terminal.open("item.py", BODIES)
-    terminal.type(":DgFill!\n")
-    terminal.until_seen("DG Working")
-    # Between two drafts the screen may show neither the old text nor grey; the report comes after the edit.
-    terminal.until_seen("3 of 3 holes filled")
-    assert "..." not in terminal.screen()
-    assert not terminal.grey()
-    ast.parse(terminal.save(path))
-    terminal.press("u")
-    until(lambda: terminal.screen().count("...") == 3, "the old text after one undo", tell=terminal.screen)
-
-
 def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(terminal: Neovim) -> None:
     terminal.open(".env", "API_KEY=\n")
     terminal.type("A1")
@@ -119,14 +106,6 @@ def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(terminal: Neovim
     assert terminal.screen().count("may hold secrets") == 1  # the last message was the same reason
     terminal.type("h")
     until(lambda: "may hold secrets" not in terminal.screen(), "the float to close", tell=terminal.screen)
-
-
-def test_the_code_actions_are_in_the_menu(terminal: Neovim) -> None:
-    terminal.open("item.py", BODIES)
-    terminal.type(":11\ngra")
-    terminal.until_seen("Fill function body")
-    terminal.type("1\n")
-    until(lambda: terminal.screen().count("...") == 2, "the filled body", tell=terminal.screen)
 
 
 def test_the_readme_leads_from_nothing_to_the_first_suggestion_and_the_first_fill(

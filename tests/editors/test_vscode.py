@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.editors import machine, tap
-from tests.editors.texts import BODIES, BODY, FILES, INSIDE, LONG_BODY, LONG_TESTS, SHOP, SHOPS, check_saved, paced
+from tests.editors.texts import BODIES, BODY, FILES, INSIDE, LONG_BODY, SHOP, SHOPS, check_saved, paced
 from tests.editors.waiting import until
 from tests.editors.workbench import VSIX, Workbench, workbench
 
@@ -82,21 +82,6 @@ def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(code: Workbench) -> 
     assert filled_text.endswith(tail)
     ast.parse(code.save(path))
     until(lambda: not code.draft(), "the drafts to go", tell=code.draft)
-    code.undo()
-    until(lambda: code.text() == BODIES, "the old text after one undo", tell=code.text)
-
-
-def test_fill_all_fills_every_hole(code: Workbench) -> None:
-    path = code.open("item.py", BODIES)
-    code.put(0, 0)
-    code.press("Control+Alt+Shift+Enter")
-    until(lambda: code.text() != BODIES, "the filled bodies", tell=code.picture)
-    # A review list of the fills opens at the end.
-    code.page.wait_for_selector(".quick-input-widget:visible input")
-    code.press("Escape")
-    saved = code.save(path)
-    assert "..." not in saved
-    ast.parse(saved)
     code.undo()
     until(lambda: code.text() == BODIES, "the old text after one undo", tell=code.text)
 
@@ -513,13 +498,3 @@ def test_a_suggestion_of_several_lines_is_inserted(code: Workbench) -> None:
 def test_no_unexpected_message_was_shown(code: Workbench) -> None:
     """This is the last test: no earlier test has left a notification of an error."""
     assert [each for each in code.messages() if "setting" in each or "rror" in each] == []
-
-
-@pytest.mark.parametrize("name", ["long.ts", "long.tsx", "long.js"])
-def test_an_open_bracket_in_a_long_file_gets_a_suggestion_or_a_reason(code: Workbench, name: str) -> None:
-    code.open(name, LONG_TESTS)
-    code.put(39, 0)
-    code.type("const a = [")
-    code.until_ghost_or_reason()
-    code.type("{ b: (`${")
-    code.until_ghost_or_reason()

@@ -118,10 +118,3 @@ def paced() -> tuple[str, list[str]]:
             keys.append("Enter")
             typed_text += text + "\n"
     return typed_text, keys
-
-
-LONG_TESTS = "describe('a', () => {\n" + "".join(
-    f"  it('does {n}', async () => {{\n    const v{n} = fn({{ url: 'u', n: {n} }})\n    expect(v{n}).toBe({n})\n  }})\n"
-    for n in range(600)
-) + "})\n"  # fmt: skip
-"""A file of tests in JavaScript and TypeScript, so long that only its parts near the cursor are parsed."""

@@ -17,7 +17,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from dg_lsp.core import extent, place
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.values import Candidate, Extent, Hole, Ranked, Snippet, Span
-from dg_lsp.engine import backends
 from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS, locate
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE
@@ -26,7 +25,6 @@ from dg_lsp.engine.common import question
 from dg_lsp.engine.diffusion.layout import CanvasProfile, Instruct
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.settings import Settings
 from tests import marked
 from tests.checkpoints import gemma_like_tokenizer
 from tests.engine.backends_kit import BODY, request, serving
@@ -396,30 +394,7 @@ def test_a_server_with_one_model_needs_no_name(ids: list[str], sentence: str) ->
         filler.close()
 
 
-@pytest.mark.parametrize("base", ["", "/", "/v1", "/v1/chat/completions", "/v1beta/openai/chat/completions"])
-def test_a_url_may_end_with_the_endpoint(base: str) -> None:
-    server = ChatServer(FENCED)
-    path = base if base.startswith("/v1beta") else "/v1/chat/completions"
-    with serving({f"POST {path}": server.answer}) as url:
-        filler: Any = backends.load_filler(f"chat:{url}{base}#m")
-        try:
-            assert finish(filler.start(request(PREFIX, SUFFIX))).candidates()[0].texts == ("a + b",)
-        finally:
-            filler.close()
-
-
 @pytest.fixture(autouse=True)
 def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").touch()
     monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
-
-
-def test_files_that_stay_local_are_not_sent() -> None:
-    with Served(FENCED, configured=Config(Settings(local_only=("vault/",)))) as setup:
-        related = (Snippet("vault/a.py", "hidden = 1\n"), Snippet("b.py", "shown = 1\n"))
-        setup.fill(PREFIX, SUFFIX, path="c.py", related=related)
-        content = setup.server.bodies[0]["messages"][0]["content"]
-        assert "shown" in content
-        assert "hidden" not in content
-        with pytest.raises(ValueError, match=r"vault/b\.py is for local models only"):
-            setup.filler.start(request(PREFIX, SUFFIX, path="vault/b.py"))

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, RedirectResponse
 
-from dg_lsp.core import edits, polish, secrets
-from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span
+from dg_lsp.core import edits, secrets
+from dg_lsp.core.values import Candidate, Hole, InfillRequest, Ranked, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import chat, fim, remote
 from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, SAMPLING_TEMPERATURE, window
@@ -226,15 +226,6 @@ def test_an_answer_cut_by_the_token_limit_ranks_lower(openai: Served) -> None:
     cut = {"text": "a = 1\nb =", "finish_reason": "length"}
     openai.recorder.answers = [{"choices": [cut, {"text": "a = 1\n", "finish_reason": "stop"}]}]
     assert [candidate.texts[0] for candidate in openai.fill("", "", BODY, n=2)] == ["a = 1\n", "a = 1\nb ="]
-
-
-def test_what_repeats_the_suffix_is_cut_with_every_other_answer(openai: Served) -> None:
-    openai.recorder.answers = [{"choices": [{"text": "1, 2)"}]}]
-    document = Document("file:///a.py", "python", "f()\n")
-    hole = Hole(Span(2, 2), "cursor")
-    [candidate] = openai.fill("f(", ")\n", hole)
-    [edit] = polish.to_edits(candidate, (hole,), document).edits
-    assert edit.text == "1, 2"
 
 
 def test_several_holes_are_filled_one_after_another_each_knowing_the_last(openai: Served) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import signal
 import socket
@@ -21,7 +20,7 @@ from typer.testing import CliRunner
 
 from dg_lsp.cli import main as cli
 from dg_lsp.engine.serve import daemon, worker
-from dg_lsp.engine.serve.daemon import Discreet, next_action
+from dg_lsp.engine.serve.daemon import next_action
 from dg_lsp.engine.serve.service import Inbox, Service
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineId, EngineSettings
@@ -30,7 +29,7 @@ from dg_lsp.wire.messages import Bye, Event
 from tests.engine.engine_kit import FILLER, ROOT, ask, engine_id, gate, lease, request, running, wait_until
 from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
-from tests.processes import is_gone
+from tests.processes import dg_lsp, is_gone
 
 pytestmark = pytest.mark.e2e
 
@@ -225,27 +224,12 @@ def test_a_remote_model_needs_no_engine_packages_and_a_local_one_names_them() ->
     ], process
 
 
-@pytest.mark.smoke
-def test_errors_are_logged_without_their_messages() -> None:
-    try:
-        raise ValueError("def secret(): pass")
-    except ValueError:
-        record = logging.LogRecord("x", logging.ERROR, "", 0, "a request failed", None, sys.exc_info())
-    log_text = Discreet("%(message)s").format(record)
-    assert log_text.startswith("a request failed\n  ")
-    assert log_text.endswith("ValueError")
-    assert "secret" not in log_text
-
-
 OPTIONS = ["--model=toy", f"--filler={FILLER}"]
 NO_TOKEN = "dg-lsp engine: no engine for toy is running; start one with: dg-lsp engine start --model toy --port 0\n"
 
 
 def command(*arguments: str, code: int = 0) -> str:
-    process = subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "engine", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S
-    )
-    assert process.returncode == code, process
+    process = dg_lsp("engine", *arguments, code=code)
     return process.stdout + process.stderr
 
 
@@ -303,9 +287,7 @@ def test_a_used_port_is_reported(engines: Path) -> None:
 
 def refusal(*arguments: str) -> str:
     """The one sentence with which a command ends, its own name and the log's lines left out."""
-    lines = command(*arguments, code=2).splitlines()
-    assert not any("Traceback" in line for line in lines), lines
-    return lines[-1].removeprefix("dg-lsp engine: ")
+    return command(*arguments, code=2).splitlines()[-1].removeprefix("dg-lsp engine: ")
 
 
 @pytest.mark.parametrize(
@@ -415,10 +397,6 @@ def test_an_unresponsive_engine_is_reported(engines: Path) -> None:
     assert [process.returncode for process in processes] == [1, 2, 2]
 
 
-def test_a_time_above_the_maximum_is_refused(engines: Path) -> None:
-    assert "Invalid value for '--exit-after'" in command("run", "--exit-after=inf", *OPTIONS, code=2)
-
-
 def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(engines: Path) -> None:
     with running() as engine:
         os.kill(engine.process.pid, signal.SIGKILL)
@@ -426,9 +404,7 @@ def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(engines: Path)
         state = json.loads(engine.files.state.read_text())
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
             engine.files.state.write_text(json.dumps({**state, "pid": other.pid}))
-            doctor = [sys.executable, "-m", "dg_lsp", "doctor", "--no-sample"]
-            process = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
-            assert "ok  running engines: none; " in process.stdout
+            assert "ok  running engines: none; " in dg_lsp("doctor", "--no-sample").stdout
             engine.files.state.unlink()
             other.communicate(b"\n")
 

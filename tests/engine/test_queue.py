@@ -16,7 +16,7 @@ from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.serve.queue import Job, Limits, Queue, RefusalError, choose, is_crowded, superseded
+from dg_lsp.engine.serve.queue import Job, Limits, Queue, RefusalError, choose, is_crowded
 from dg_lsp.wire.messages import Ask, Done, Draft, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, wait_until
@@ -103,13 +103,6 @@ def test_batch_jobs_fill_at_most_half_of_the_queue() -> None:
     assert is_crowded(jobs, ask(priority="batch"), Limits(queued=4))
     assert not is_crowded(jobs, ask(), Limits(queued=4))
     assert is_crowded(jobs * 2, ask(), Limits(queued=4))
-
-
-def test_only_the_same_client_and_document_are_superseded() -> None:
-    mine, other = job(0, document="a.py"), job(1, document="b.py")
-    assert superseded([mine, other], ask(document="a.py")) == (mine,)
-    assert superseded([mine, other], ask(client="d", document="a.py")) == ()
-    assert superseded([job(0)], ask()) == ()
 
 
 def test_no_job_starts_beside_others_without_memory() -> None:

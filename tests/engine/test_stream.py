@@ -16,13 +16,13 @@ import pytest
 from dg_lsp.client import link as links
 from dg_lsp.client.engine import ConnectOptions, connect
 from dg_lsp.client.port import EngineError
-from dg_lsp.core.values import Candidate
 from dg_lsp.wire import discovery, stream
 from dg_lsp.wire.discovery import EngineId
-from dg_lsp.wire.messages import MAX_BODY_BYTES, PROTOCOL, Ask, Done, WireError
+from dg_lsp.wire.messages import MAX_BODY_BYTES, PROTOCOL, Ask, WireError
 from dg_lsp.wire.stream import Message
-from tests.engine.engine_kit import FILLER, ROOT, Running, ask, home, request, running, wait_until
+from tests.engine.engine_kit import FILLER, Running, home, request, running, wait_until
 from tests.patience import PATIENCE_S
+from tests.processes import dg_lsp
 
 pytestmark = pytest.mark.e2e
 
@@ -76,15 +76,6 @@ def test_what_is_no_greeting_of_ours_is_refused_and_has_no_effect(engine: Runnin
     sent, sentence = BAD_STARTS[start]
     assert answer(engine, sent) == [("error", sentence)]
     assert engine.info()["leases"] == 0
-
-
-def test_an_infill_is_answered_by_candidates_then_done(engine: Running) -> None:
-    answer = ask(engine.state, request({"steps": 2, "text": "return 1\n"}, n=2))
-    assert [event.texts for event in answer if isinstance(event, Candidate)] == [("return 1\n",)] * 2
-    done = answer[-1]
-    assert isinstance(done, Done)
-    assert (len(answer), done.reason, done.steps, done.cached_tokens) == (3, "finished", 2, 1)
-    wait_until(lambda: engine.info()["leases"] == 0)
 
 
 def test_info_describes_the_running_engine(engine: Running) -> None:
@@ -188,8 +179,7 @@ async def test_a_listener_that_is_no_engine_is_one_sentence(engines: Path) -> No
             with pytest.raises(EngineError, match="no engine is running"):
                 async with connect(ConnectOptions(files_id)):
                     pass
-            status = [sys.executable, "-m", "dg_lsp", "engine", "status", "--model=toy", f"--filler={FILLER}"]
-            said = subprocess.run(status, capture_output=True, text=True, cwd=ROOT, check=False).stdout
+            said = dg_lsp("engine", "status", "--model=toy", f"--filler={FILLER}").stdout
             assert said.startswith(f"toy: process {other.pid} is from dg-lsp 0.0.1 and does not answer ")
             assert said.endswith(f"end it with: kill {other.pid}\n")
         finally:
