@@ -169,7 +169,7 @@ def serve(work: Callable[[], None]) -> None:
     from dg_lsp.engine.serve import daemon
     from dg_lsp.wire import config, discovery
 
-    options = ConnectOptions(discovery.EngineId(connect_options(config.read()[0], command=()).engine_id.model))
+    options = ConnectOptions(discovery.EngineId(connect_options(config.read()[0]).engine_id.model))
     errors: list[BaseException] = []
 
     def working() -> None:

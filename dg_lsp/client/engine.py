@@ -53,9 +53,7 @@ class ConnectOptions:
     command: tuple[str, ...] = ()
 
 
-def connect_options(
-    config: Config, *, model: str = "", interactive: bool = True, command: tuple[str, ...] = ENGINE_COMMAND
-) -> ConnectOptions:
+def connect_options(config: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
     """Return the options to connect to the configured engine; `model` replaces the configured model.
 
     Raises EngineError for a model URL with a password, because other processes could read it.
@@ -70,7 +68,7 @@ def connect_options(
         EngineId(model, dtype=settings.dtype, device=settings.device),
         EngineSettings(settings.threads, float(settings.unload_after), float(settings.exit_after)),
         interactive=interactive,
-        command=command,
+        command=ENGINE_COMMAND,
     )
 
 

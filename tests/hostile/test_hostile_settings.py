@@ -299,7 +299,7 @@ def test_no_command_takes_a_password_that_a_process_list_would_show(command: str
 
 def test_no_front_end_tells_an_engine_a_password() -> None:
     with pytest.raises(EngineError, match="must hold no user name or password") as error:
-        connect_options(Config(), command=("engine",), model="vllm:https://user:pass-word@gpu01")
+        connect_options(Config(), model="vllm:https://user:pass-word@gpu01")
     assert "pass-word" not in str(error.value)
 
 

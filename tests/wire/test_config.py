@@ -33,7 +33,7 @@ def problem(tmp_path: Path, user: str = "", workspace: str | None = None, **envi
 
 
 def joining(configured: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
-    return connect_options(configured, command=("engine",), model=model, interactive=interactive)
+    return connect_options(configured, model=model, interactive=interactive)
 
 
 def test_a_file_sets_what_it_names(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class RemoteAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One server API. `url` and `model` are the defaults. `variable` is the environment variable with the key for `url`.
+    """One server API. `model` is the default. `variable` is the environment variable with the key for `url`.
 
     `n`: the server gives several answers to a request. `varies`: repeated requests give different answers. `window_chars`
     limits both sides together, well below the model's window. llama.cpp itself cuts a prefix to its last 1,536 tokens, with its
@@ -89,9 +89,13 @@ class Dialect:
     max_tokens: int = BLOCK_TOKENS
     window_chars: int = 48_000
     needs_model: bool = True
-    url: str = ""
     model: str = ""
     variable: str = ""
+
+    @property
+    def url(self) -> str:
+        """The usual server's URL."""
+        return USUAL_URLS[self.name]
 
 
 def _completion(query: Query) -> dict[str, object]:
@@ -205,22 +209,23 @@ def _chances(choice: Fields) -> tuple[float, ...]:
 
 
 DIALECTS: tuple[Dialect, ...] = (
-    Dialect("openai", "/v1/completions", _openai, _texts, n=True, variable="OPENAI_API_KEY", url=USUAL_URLS["openai"]),
+    Dialect("openai", "/v1/completions", _openai, _texts, n=True, variable="OPENAI_API_KEY"),
     Dialect(
-        "mercury", "/v1/fim/completions", _mercury, _texts, varies=False,
-        url=USUAL_URLS["mercury"], model="mercury-edit-2", variable="INCEPTION_API_KEY",
+        "mercury", "/v1/fim/completions", _mercury, _texts, varies=False, model="mercury-edit-2", variable="INCEPTION_API_KEY"
     ),
     Dialect(
-        "deepseek", "/beta/completions", _deepseek, _texts, max_tokens=4096,
-        url=USUAL_URLS["deepseek"], model="deepseek-v4-flash", variable="DEEPSEEK_API_KEY",
+        "deepseek",
+        "/beta/completions",
+        _deepseek,
+        _texts,
+        max_tokens=4096,
+        model="deepseek-v4-flash",
+        variable="DEEPSEEK_API_KEY",
     ),
-    Dialect(
-        "codestral", "/v1/fim/completions", _codestral, _messages,
-        url=USUAL_URLS["codestral"], model="codestral-latest", variable="CODESTRAL_API_KEY",
-    ),
-    Dialect("llama", "/infill", _llama, _content, window_chars=5_600, needs_model=False, url=USUAL_URLS["llama"]),
-    Dialect("ollama", "/api/generate", _ollama, _response, window_chars=24_000, url=USUAL_URLS["ollama"]),
-)  # fmt: skip
+    Dialect("codestral", "/v1/fim/completions", _codestral, _messages, model="codestral-latest", variable="CODESTRAL_API_KEY"),
+    Dialect("llama", "/infill", _llama, _content, window_chars=5_600, needs_model=False),
+    Dialect("ollama", "/api/generate", _ollama, _response, window_chars=24_000),
+)
 
 
 def connect(name: str, url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
