@@ -24,6 +24,7 @@ _CASE = re.compile(
     "^(?:case_(?:statement|item)|switch_(?:block_statement_group|case|default|rule|section)|(?:expression|type|default)_case"
     "|when|in_clause|match_(?:arm|(?:conditional|default)_expression)|default_statement)$"
 )
+_OTHERS = re.compile("^switch_label|^constant_pattern|^default|guard|when_|attr|;&")
 # Lists of its values.
 _VALUES = re.compile("^(?:expression_list|switch_label|(?:match_|or_|alternative_)?pattern|match_condition_list)$")
 # In the grammars' names of nodes.
