@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import marked
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import report, run
 from tests.engine.engine_kit import wait_until
 from tests.processes import git
+
+ROWS = marked.rows(Path(__file__).with_name("hooks.txt"))
 
 TWO = STUB + "\n\n" + STUB.replace("f()", "g()")
 FILLED_TWO = TWO.replace("raise NotImplementedError", "return 1")
@@ -68,22 +71,7 @@ def test_a_name_is_no_pattern(repository: Path, name: str) -> None:
     assert git("-c", "core.quotePath=off", "show", "--format=", "--name-only") == name
 
 
-HIDE = "git update-index --{} b.py; echo 'mine = 1' >>b.py"
-HIDDEN = "git is told to see no changes of the file (git update-index); its changes can't be known"
-
-
-@pytest.mark.parametrize(
-    ("prepared", "reason"),
-    [
-        ("echo '# mine' >>b.py", "the file has uncommitted changes"),
-        ("git rm -q --cached b.py", "the file has uncommitted changes"),
-        ("git rm -q --cached b.py; echo b.py >.gitignore; git add .; git commit -qm i", "git ignores the file"),
-        (HIDE.format("assume-unchanged"), HIDDEN),
-        (HIDE.format("skip-worktree"), HIDDEN),
-        (HIDE.format("assume-unchanged b.py; git update-index --skip-worktree"), HIDDEN),
-        ("git update-index --skip-worktree b.py", HIDDEN),
-    ],
-)
+@pytest.mark.parametrize(("prepared", "reason"), ROWS["not alone"])
 def test_a_file_that_cannot_be_committed_alone_is_not_changed(repository: Path, prepared: str, reason: str) -> None:
     subprocess.run(prepared, shell=True, check=True)
     before = (repository / "b.py").read_text()
@@ -188,48 +176,19 @@ def test_a_file_that_a_hook_removes_is_not_filled(repository: Path, ending: str)
     assert "wrote 0 of 2 holes" in result.stderr
 
 
-TAKEN_OUT = "is written, but not committed: a hook took the fills out of the commit"
-NOTHING = "nothing is committed in {}: a hook took the fills out of the commit\n"
-MOVED = "is written, but not committed: a hook moved HEAD to "
-OWN = "git update-ref HEAD $(git commit-tree -m own {})"
-
-
-@pytest.mark.parametrize(
-    ("name", "script", "committed", "filled", "note"),
-    [
-        ("pre-commit", "git checkout -q HEAD -- a.py", "committed in {}: fill 1 hole in 1 file\n", 1, ""),
-        ("pre-commit", "git checkout -q HEAD -- .", NOTHING, 0, ""),
-        ("pre-commit", "git reset -q", NOTHING, 3, TAKEN_OUT),
-        ("pre-commit", "git reset -q a.py", "committed in {}: fill 1 hole in 1 file\n", 3, TAKEN_OUT),
-        ("pre-commit", "git checkout -q -b other", "committed in {}: fill 3 holes in 2 files\n", 3, ""),
-        ("pre-commit", "git checkout -q -b other", "a hook switched {} from refs/heads/main to refs/heads/other\n", 3, ""),
-        ("pre-commit", OWN.format("$(git write-tree)"), "nothing is committed in {}: a hook moved HEAD to ", 3, MOVED),
-        ("pre-commit", OWN.format("-p HEAD $(git write-tree)") + "; exit 1", "nothing is committed in {}: a hook ", 3, MOVED),
-        ("post-commit", OWN.format("HEAD^{tree}"), "nothing is committed in {}: a hook moved HEAD to ", 3, MOVED),
-        ("post-commit", OWN.format("-p HEAD HEAD^{tree}"), "committed in {}: fill 3 holes in 2 files\n", 3, ""),
-        (
-            "post-commit",
-            "git -c core.hooksPath=/dev/null commit -q --amend -m other",
-            "committed in {}: fill 3 holes in 2 files\n",
-            3,
-            "",
-        ),
-        ("post-commit", "git checkout -q --orphan other", "a hook moved HEAD to no commit, without dg-lsp's ", 3, MOVED),
-        ("post-commit", "git reset -q --soft HEAD~1", NOTHING, 3, TAKEN_OUT),
-        ("post-commit", "git reset -q --hard HEAD~1", NOTHING, 0, ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "script", "committed", "filled", "note"), ROWS["reported"])
 def test_what_is_reported_after_a_hook_is_in_the_files_and_in_the_commit(
-    repository: Path, name: str, script: str, committed: str, filled: int, note: str
+    repository: Path, name: str, script: str, committed: str, filled: str, note: str
 ) -> None:
+    n_filled = int(filled)
     hook(repository, script, name)
     result = run(".", "--commit", "--json")
     assert committed.format(repository) in result.stderr
     about = json.loads(result.stdout)
-    assert about["summary"]["filled"] == filled
+    assert about["summary"]["filled"] == n_filled
     assert {file["reason"][: len(note)] for file in about["files"]} == ({note} if note else set())
-    assert result.exit_code == (filled != 3 or bool(note))
-    assert sum((repository / each).read_text().count("return 1") for each in ("a.py", "b.py")) == filled
+    assert result.exit_code == (n_filled != 3 or bool(note))
+    assert sum((repository / each).read_text().count("return 1") for each in ("a.py", "b.py")) == n_filled
 
 
 def test_a_commit_of_a_file_that_git_stores_in_another_form_is_known(repository: Path) -> None:

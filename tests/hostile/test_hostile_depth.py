@@ -15,41 +15,11 @@ from dg_lsp.core.values import Budget, Calibrated, Candidate, Document
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server.sync import OpenDocument
-from tests import naive
+from tests import marked, naive
 
 N = 1_000
-# By name: language, what is before, what is repeated before and after the cursor, what is after; `#` is a number.
-CODE = {
-    "js else if": ("javascript", "function f(x) {\n  if (x) {\n", "  } else if (x == #) {\n    a#();\n", "", "  }\n}\n"),
-    "js then": ("javascript", "fetch(a)\n", "  .then((r#) => r#)\n", "", "  .then();\n"),
-    "js plus": ("javascript", "const s =\n", "    a# +\n", "", "b;\n"),
-    "js blocks": ("javascript", "function f() {\n", "if (a) {\n", "}\n", "}\n"),
-    "js lists": ("javascript", "x = ", "[\n", "]\n", ";\n"),
-    "js callbacks": ("javascript", "", "f(function () {\n", "});\n", ""),
-    "ts else if": ("typescript", "function f(x: number) {\n  if (x) {\n", "  } else if (x == #) {\n", "", "  }\n}\n"),
-    "tsx elements": ("tsx", "const a = (\n", "<div>\n", "</div>\n", ");\n"),
-    "py plus": ("python", "x = (\n", "    a# +\n", "", "b\n)\n"),
-    "py elif": ("python", "def f(x):\n    if x:\n        a()\n", "    elif x == #:\n        a#()\n", "", "\n"),
-    "py lists": ("python", "x = ", "[\n", "]\n", "\n"),
-    "go else if": ("go", "package a\n\nfunc f(x int) {\n\tif x == 0 {\n", "\t} else if x == # {\n", "", "\t}\n}\n"),
-    "rust chain": ("rust", "fn f() {\n    q\n", "        .then(r#)\n", "", "        .end();\n}\n"),
-    "java plus": ("java", "class A {\n  String s = a\n", "    + b#\n", "", "  ;\n}\n"),
-    "c blocks": ("c", "int f(void) {\n", "if (a) {\n", "}\n", "}\n"),
-    "c pointers": ("c", "int ", "(*", ")", "(void) {\n}\n"),
-    "cpp stream": ("cpp", "void f() {\n  std::cout\n", "    << a#\n", "", "  ;\n}\n"),
-    "ruby chain": ("ruby", "q\n", "  .then(r#)\n", "", "  .end()\n"),
-    "ruby elsif": ("ruby", "def f(x)\n  if x == 0\n", "  elsif x == #\n    a#\n", "", "  end\nend\n"),
-    "php concat": ("php", "<?php\n$s = 'a'\n", "  . 'b#'\n", "", "  ;\n"),
-    "bash blocks": ("bash", "f() {\n", "if a; then\n", "fi\n", "}\n"),
-    "csharp else if": (
-        "csharp",
-        "class A {\n  void F(int x) {\n    if (x == 0) {\n",
-        "    } else if (x == #) {\n",
-        "",
-        "}}}\n",
-    ),
-    "lua blocks": ("lua", "function f()\n", "if a then\n", "end\n", "end\n"),
-}
+ROWS = marked.rows(Path(__file__).with_name("depth.txt"))["code"]
+CODE = {name: code for name, *code in (row.values for row in ROWS)}
 COMMENTS = {"python": "#", "ruby": "#", "bash": "#", "lua": "--"}
 
 
