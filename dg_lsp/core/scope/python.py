@@ -84,7 +84,15 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
     if bound_before is None or bound_after is None or binds_anything(source) or len(source) > MAX_CHARS:
         return frozenset()
     sees_later = region.is_function or uri.endswith(".pyi")
-    module = _Module(region.opener, bound_before, bound_after, sees_later, _type_imports(before), uri.rpartition("/")[2])
+    # Stubs never run, nor do blocks for type checkers.
+    is_run = not (uri.endswith(".pyi") or region.opener == _BLOCK or _TYPES.match(region.head))
+    types = _type_names(before) | _type_names(after) if is_run else frozenset[str]()
+    types -= (
+        frozenset().union(*(bound_names(_TYPES.sub("", _unix(part))) or () for part in (before, after))) if types else types
+    )
+    lazy = _LAZY in filled.text or not any(_is_quoted(name, filled.text) for name in types)
+    imports, filename = _type_imports(before), uri.rpartition("/")[2]
+    module = _Module(region.opener, bound_before, bound_after, sees_later, imports, filename, types, lazy)
     unbound = partial(_unbound, region.head, region.tail, module)
     names = unbound(text)
     if names and any(computes_names(part) for part in (before, source, after)):
@@ -103,7 +111,7 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
         # A statement that runs at once can't use yet what it binds itself, or what is bound after it.
         bound_here = bound_names(_unix(f"{region.head}{region.tail}"), in_block=bool(region.opener)) or frozenset()
         late = new & (bound_after | (bound_here - _words(before)))
-    return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new))
+    return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new - types))
 
 
 def is_module(text: str, uri: str) -> bool:
@@ -180,7 +188,7 @@ class _Module:
 
     `sees_later`: the region runs after the module, so that all names count. `imports` are the module's imports that change how
     pyflakes reads types: it takes the strings in `cast("T", x)` for types, and those in `Literal["a"]` not, where it sees that
-    these names are from `typing`.
+    these names are from `typing`. `types` are names that exist for type checkers only. With `lazy`, annotations may use them.
     """
 
     opener: str
@@ -189,6 +197,8 @@ class _Module:
     sees_later: bool
     imports: str
     filename: str
+    types: frozenset[str] = frozenset()
+    lazy: bool = True
 
 
 # The last few: candidates of one request are compared with the same plain answer.
@@ -210,16 +220,40 @@ def _unbound(head: str, tail: str, module: _Module, answer: str) -> frozenset[st
         for name in later:
             target = ast.Name(name, ast.Store(), lineno=1, col_offset=0)
             tree.body.append(ast.Assign([target], ast.Constant(None, lineno=1, col_offset=0), lineno=1, col_offset=0))
-    faults = check(tree, module.filename, available)
+    faults = check(tree, module.filename, available - module.types)
+    used = _used_at_run_time(tree, lazy=module.lazy) if module.types else frozenset()
     bound = module.before | module.after
     # A module with a `__getattr__` may export anything.
     exports = bound if "__getattr__" not in bound else None
     return frozenset(
         message.message_args[0]
         for message in faults
-        if isinstance(message, messages.UndefinedName)
+        if (
+            isinstance(message, messages.UndefinedName)
+            and (message.message_args[0] not in module.types or (message.lineno, message.col) in used)
+        )
         or (exports is not None and isinstance(message, messages.UndefinedExport) and message.message_args[0] not in exports)
     )
+
+
+def _used_at_run_time(tree: ast.Module, *, lazy: bool) -> frozenset[tuple[int, int]]:
+    """Return the lines and columns of the names that the code looks up when it runs; with `lazy`, none in annotations.
+
+    No annotation of a function's variable is ever evaluated.
+    """
+    places, todo = set[tuple[int, int]](), list[tuple[ast.AST, bool]]([(tree, False)])
+    while todo:
+        node, is_local = todo.pop()
+        if isinstance(node, ast.Name):
+            places.add((node.lineno, node.col_offset))
+        is_local = (is_local or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)) and not isinstance(node, ast.ClassDef)
+        skipped = {"annotation", "returns"} if lazy or (is_local and isinstance(node, ast.AnnAssign)) else set[str]()
+        if type(node).__name__ == "TypeAlias":  # since Python 3.12
+            skipped = {"value", "type_params"}
+        for field, value in ast.iter_fields(node):
+            parts = value if isinstance(value, list) else [value]
+            todo += ((part, is_local) for part in parts if isinstance(part, ast.AST) and field not in skipped)
+    return frozenset(places)
 
 
 def check(tree: ast.Module, filename: str, available: Set[str]) -> list[messages.Message]:
@@ -276,6 +310,16 @@ def _type_imports(text: str) -> str:
 
 
 @memo.of_texts
+def _type_names(text: str) -> frozenset[str]:
+    """Return the names that blocks for type checkers bind."""
+    return frozenset(name for match in _TYPES.finditer(_unix(text)) for name in _bound_in_block(match[0]))
+
+
+def _is_quoted(name: str, text: str) -> bool:
+    return re.search(rf"""["'][^"'\n]{{0,80}}\b{re.escape(name)}\b""", text) is not None
+
+
+@memo.of_texts
 def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text))
 
@@ -285,6 +329,9 @@ def _unix(text: str) -> str:
 
 
 _WORD = re.compile(r"[^\W\d]\w*")
+_LAZY = "from __future__ import annotations"
+# A block for type checkers: its indented lines, comments and blank lines.
+_TYPES = re.compile(r"^if[ \t]+(?:\w+\.)?TYPE_CHECKING[ \t]*:[^\n]*+(?:\n(?:[ \t#][^\n]*+)?(?=\n|\Z))*+", re.MULTILINE)
 _TYPE_IMPORT = re.compile(
     r"^(?:from __future__ import annotations|import typing(?:_extensions)?(?:[ \t]+as[ \t]+\w+)?"
     r"|from typing(?:_extensions)? import (?:\([^()]*\)|[^\n()\\#]+))",
