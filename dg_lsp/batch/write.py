@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted
 from dg_lsp.wire import files
 
-_STARTED = time.time()  # older temporary files were left by a killed process
 _TOKEN = re.compile(r"\w+|[^\w\s'\"`,;()]")  # formatters change the other characters
 _MANY = 5_000  # tokens whose exact comparison would take seconds
 
@@ -44,7 +42,6 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
         if before.st_nlink > 1:
             raise WriteError(f"the file has {before.st_nlink} names (hard links), and only this one would change")
         files.replace(path, data, finish=files.like(path), is_durable=True)
-        files.remove_leftovers(path, before=_STARTED)
     except files.TooLargeError as error:
         raise WriteError("the file changed in the meantime") from error
     except files.NotRegularError as error:

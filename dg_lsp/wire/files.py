@@ -13,7 +13,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 Stamp = tuple[int, int, int]
@@ -24,8 +23,6 @@ IsOwn = Callable[[bytes], bool]
 COPIES, NEW_COPIES = "dg-lsp-check-", ".dg-lsp-new-"
 """How the names of directories begin that hold copies of projects, before and after they are complete."""
 _OWN_BYTES = 64 << 20  # a longer patch counts as changed
-_SUFFIX = ".dg-lsp"
-_N_RANDOM = 8  # characters that `tempfile` puts between a prefix and a suffix
 
 
 class NotRegularError(OSError):
@@ -64,7 +61,7 @@ def replace(path: Path, data: bytes, *, finish: Callable[[Path], None] = lambda 
     private to the user; `finish` may change its permissions before the move. With `is_durable` the data is flushed to
     the disk before the move, so that a power failure leaves no empty file.
     """
-    handle, name = tempfile.mkstemp(prefix=_prefix(path), suffix=_SUFFIX, dir=path.parent)  # created with mode 0600
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:32]}.", suffix=".dg-lsp", dir=path.parent)  # created with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -147,35 +144,6 @@ def output_problem(path: Path, is_own: IsOwn | None = None) -> str:
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"files can't be written in {folder}: permission denied, or the file system is read-only"
     return ""
-
-
-def remove_leftovers(path: Path, *, before: float) -> None:
-    """Remove the temporary files that `replace` left beside a file when its process was killed.
-
-    They are regular files of this user's, named after the file, and unchanged since `before`, in seconds since 1970.
-    """
-    for leftover in _leftovers(path.parent, before):
-        if leftover.name.startswith(_prefix(path)) and len(leftover.name) == len(_prefix(path)) + _N_RANDOM + len(_SUFFIX):
-            with contextlib.suppress(OSError):
-                leftover.unlink()
-
-
-@lru_cache(maxsize=16)
-def _leftovers(folder: Path, before: float) -> tuple[Path, ...]:
-    """Return a folder's temporary files; cached, because a folder may have thousands of files to replace."""
-    own = os.getuid()
-    leftovers = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(".") and entry.name.endswith(_SUFFIX):
-                status = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode) and status.st_uid == own and status.st_mtime < before:
-                    leftovers.append(folder / entry.name)
-    return tuple(leftovers)
-
-
-def _prefix(path: Path) -> str:
-    return f".{path.name[:32]}."
 
 
 def folder_problem(place: Path) -> str:

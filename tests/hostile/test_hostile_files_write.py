@@ -37,37 +37,6 @@ def test_extended_attributes_stay(tmp_path: Path) -> None:
     assert os.getxattr(target, "user.note") == b"kept"
 
 
-def test_temporary_files_of_a_run_that_was_killed_are_removed_and_no_others(tmp_path: Path) -> None:
-    target = tmp_path / "a.py"
-    target.write_bytes(b"old")
-    leftover, link = tmp_path / ".a.py.0a_b1c2d.dg-lsp", tmp_path / ".a.py.abcdefgh.dg-lsp"
-    others = [".b.py.abcdefgh.dg-lsp", ".a.py.abcdefghi.dg-lsp", ".a.py.abcdefgh.txt", "a.py.abcdefgh.dg-lsp", ".dg-lsp"]
-    for path in (leftover, *(tmp_path / name for name in others)):
-        path.write_bytes(b"new")
-        os.utime(path, (1, 1))
-    link.symlink_to("a.py")
-    os.utime(link, (1, 1), follow_symlinks=False)
-    folder = tmp_path / ".a.py.stuvwxyz.dg-lsp"
-    folder.mkdir()
-    os.utime(folder, (1, 1))
-    # Another run may be about to move this one.
-    young = tmp_path / ".a.py.young123.dg-lsp"
-    young.write_bytes(b"new")
-    write.replace(target, b"new", expected=b"old")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a.py", link.name, folder.name, young.name, *others])
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_another_user_s_temporary_file_stays(tmp_path: Path) -> None:
-    target, foreign = tmp_path / "a.py", tmp_path / ".a.py.abcdefgh.dg-lsp"
-    target.write_bytes(b"old")
-    foreign.write_bytes(b"new")
-    os.utime(foreign, (1, 1))
-    os.chown(foreign, 65534, 65534)
-    write.replace(target, b"new", expected=b"old")
-    assert foreign.exists()
-
-
 def test_a_file_that_is_mounted_by_itself_is_named(tmp_path: Path) -> None:
     code = "from pathlib import Path; from dg_lsp.batch import write; write.replace(Path('a.py'), b'new', expected=b'old')"
     (tmp_path / "a.py").write_bytes(b"")
