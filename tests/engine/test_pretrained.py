@@ -242,27 +242,33 @@ def texts(task: LocalTask) -> Sequence[str]:
     return [candidate.texts[0] for candidate in task.candidates()]
 
 
-@pytest.mark.parametrize(("prefix", "written", "answer"), ROWS["answers"])
-def test_answer_begins_with_the_typed_text_and_ends_with_its_line(
-    left: CausalFiller, prefix: str, written: str, answer: str
-) -> None:
-    task, _ = filled(left, request(prefix, "\n"), written)
-    assert texts(task)[0] == answer
-
-
-def test_block_ends_before_a_line_that_is_indented_less(left: CausalFiller) -> None:
-    asked = request("def area(width, height):\n    ", "\n\n\nclass Point:\n    x = 1\n", BODY)
-    task, _ = filled(left, asked, "\n    x = width\n    return x * height\n\n\ndef other(width):\n    pass\n")
-    assert texts(task)[0] == "x = width\n    return x * height"
-
-
 SEVERAL = Hole(Span(0, 0), "cursor", indent="    ", extent="lines")
+IN_BODY = "def area(width, height):\n    "
+CALL = request("x = area(", ", 2)\ny = 1\n")
+LESS_INDENTED = "\n    x = width\n    return x * height\n\n\ndef other(width):\n    pass\n"
 
 
-@pytest.mark.parametrize("written", ["\n    x = width", "\n    x = width\n    y = height"])
-def test_answer_in_an_empty_line_has_as_many_lines_as_the_model_writes(fim: CausalFiller, written: str) -> None:
-    task, _ = filled(fim, request("def area(width, height):\n    ", "\n\n", SEVERAL), written)
-    assert texts(task)[0] == written.lstrip()
+@pytest.mark.parametrize(
+    ("name", "asked", "written", "answer"),
+    [
+        # It begins with what is typed, and ends with its line.
+        *(pytest.param("left", request(row.values[0], "\n"), *row.values[1:], id=row.id) for row in ROWS["answers"]),
+        # A block ends before a line that is indented less.
+        ("left", request(IN_BODY, "\n\n\nclass Point:\n    x = 1\n", BODY), LESS_INDENTED, "x = width\n    return x * height"),
+        # In an empty line it has as many lines as the model writes, or one if the model does not end it.
+        ("fim", request(IN_BODY, "\n\n", SEVERAL), "\n    x = width", "x = width"),
+        ("fim", request(IN_BODY, "\n\n", SEVERAL), "\n    x = width\n    y = height", "x = width\n    y = height"),
+        ("left", request(IN_BODY, "\n\n", SEVERAL), "\n    x = width\n    y = height\n", "x = width"),
+        # The draft runs on to the line's end; the start after which the suffix follows scores higher.
+        ("left", CALL, "(width, 2)\ny = 1\n", "width"),
+        ("fim", CALL, "(width", "width"),  # its end is believed
+    ],
+)
+def test_an_answer_is_the_part_of_the_draft_that_belongs_into_the_hole(
+    request: pytest.FixtureRequest, name: str, asked: InfillRequest, written: str, answer: str
+) -> None:
+    task, _ = filled(request.getfixturevalue(name), asked, written)
+    assert texts(task)[0] == answer
 
 
 def test_copies_in_an_empty_line_have_several_lines(fim: CausalFiller, left: CausalFiller) -> None:
@@ -277,11 +283,6 @@ def _copies(filler: CausalFiller, asked: InfillRequest) -> Sequence[Proposal]:
     return [proposal for proposal in finish(filler.start(asked)).progress.proposals if proposal.row == "copy"]
 
 
-def test_answer_has_one_line_if_the_model_does_not_end_it(left: CausalFiller) -> None:
-    task, _ = filled(left, request("def area(width, height):\n    ", "\n\n", SEVERAL), "\n    x = width\n    y = height\n")
-    assert texts(task)[0] == "x = width"
-
-
 def test_lines_that_are_written_count_when_the_time_is_over(fim: CausalFiller) -> None:
     asked = request("def area(width, height):\n    ", "\n\n", SEVERAL)
     now = 0.0
@@ -292,12 +293,6 @@ def test_lines_that_are_written_count_when_the_time_is_over(fim: CausalFiller) -
     assert texts(task) == ["x = width"]
 
 
-def test_answer_ends_where_the_right_side_continues(left: CausalFiller) -> None:
-    """The draft runs on to the line's end; the start after which the suffix follows scores higher."""
-    task, _ = filled(left, request("x = area(", ", 2)\ny = 1\n"), "(width, 2)\ny = 1\n")
-    assert texts(task)[0] == "width"
-
-
 def test_text_that_the_model_writes_against_the_typed_one_is_never_an_answer(left: CausalFiller) -> None:
     task, _ = filled(left, request("    return hei", "\n"), " width * height\n")
     assert all(text.startswith("ght") or not text for text in texts(task))
@@ -306,11 +301,6 @@ def test_text_that_the_model_writes_against_the_typed_one_is_never_an_answer(lef
 def test_typed_indentation_is_not_made_longer(left: CausalFiller) -> None:
     task, _ = filled(left, request("def area(width):\n    ", "\n"), "\n        return width\n")
     assert not any(text.startswith((" ", "\t")) for text in texts(task))
-
-
-def test_model_that_ends_an_answer_is_believed(fim: CausalFiller) -> None:
-    task, _ = filled(fim, request("x = area(", ", 2)\n"), "(width")
-    assert texts(task)[0] == "width"
 
 
 @pytest.mark.parametrize("suffix", ["\n\n\nx = 1\n", ", 2)\n"])
