@@ -219,16 +219,11 @@ def test_a_weight_in_an_unknown_type_is_refused(folder: Path) -> None:
     assert refusal(folder) == f"{name} in FOLDER is stored as I8, which dg-lsp does not read"
 
 
-@pytest.mark.parametrize(
-    ("n_bytes", "sentence"),
-    [(10, "is not a complete safetensors file ("), (0, "is missing, or is a link to a file outside its folder")],
-    ids=["truncated", "missing"],
-)
-def test_an_incomplete_download_is_refused(whole: Path, tmp_path: Path, n_bytes: int, sentence: str) -> None:
+def test_a_missing_part_is_refused(whole: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(whole, tmp_path / "model")
     last = sorted(folder.glob("*.safetensors"))[-1]
-    last.write_bytes(last.read_bytes()[:-n_bytes]) if n_bytes else last.unlink()
-    assert refusal(folder).startswith(f"FOLDER/{last.name} {sentence}")
+    last.unlink()
+    assert refusal(folder).startswith(f"FOLDER/{last.name} is missing, or is a link to a file outside its folder")
 
 
 def test_too_little_memory_is_reported_before_reading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

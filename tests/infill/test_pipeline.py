@@ -64,8 +64,9 @@ def test_a_dropped_candidate_is_replaced_by_a_worse_one() -> None:
 
 
 def test_candidates_with_equal_edits_are_merged() -> None:
-    _, texts = infilled(Filling("1", "1  ", "2"), "x = ⟦⟧\n")
+    answer, texts = infilled(Filling("1", "1  ", "2"), "x = ⟦⟧\n")
     assert texts == ["x = 1\n", "x = 2\n"]
+    assert answer.suggestions[0].confidence == Calibrated(0.9), "that of the better one"
 
 
 def test_a_name_that_another_file_may_bind_ranks_last() -> None:
