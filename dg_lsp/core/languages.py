@@ -327,11 +327,14 @@ def split_lines(text: str, language: str) -> list[Line]:
     return lines
 
 
-def first_closer(text: str, language: str) -> int | None:
-    """Return the offset of the first closing bracket that the text did not open, whatever its kind, or None."""
+def first_closer(text: str, language: str, before: str = "") -> int | None:
+    """Return the offset of the first closing bracket that the text did not open, whatever its kind, or None.
+
+    `before` is the preceding text, needed to tell strings from code.
+    """
     opening, closing = row(language).brackets
     depth = 0
-    for idx, char in enumerate(mask(text, language)):
+    for idx, char in enumerate(mask(before + text, language)[len(before) :]):
         depth += (char in opening) - (char in closing)
         if depth < 0:
             return idx

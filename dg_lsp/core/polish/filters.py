@@ -202,10 +202,13 @@ def cut_at_dedent(text: str, around: Around) -> str:
 def cut_at_closer(text: str, around: Around) -> str:
     """Cut at a bracket that closes an outer construct, if the document already closes that construct."""
     language = around.document.language
-    closer = languages.first_closer(text, language)
-    if closer is None or languages.first_closer(around.old, language) is not None:
+    head = around.place.head
+    # Without a grammar, the strings of its language are not known here.
+    before = "" if around.tree is None else head
+    closer = languages.first_closer(text, language, before)
+    if closer is None or languages.first_closer(around.old, language, before) is not None:
         return text
-    cut, head = text[:closer], around.place.head
+    cut = text[:closer]
     if around.tree is None:
         # `) + f(` before a `)` closes a bracket, and opens another.
         is_even = not around.place.ends_line and around.n_loose(text) <= around.n_loose("")
