@@ -8,7 +8,7 @@ around the cursor, three times: before the last edits, as it is, and as it becom
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -69,8 +69,7 @@ class Edit:
         """
         for above, below in ((self.above, self.below), ("", "")):
             new = above + self.new + below
-            if new.strip() and (places := list(_places(text, new))):
-                start = min(places, key=lambda at: abs(text.count("\n", 0, at) - self.first))
+            if new.strip() and (start := _nearest(text, new, self.first)) is not None:
                 rest = below + text[start + len(new) :]
                 return text[:start] + above + (_ended(self.old) if rest else self.old) + rest
         return text
@@ -226,13 +225,16 @@ def _before(text: str, edits: Sequence[Edit]) -> str:
     return text
 
 
-def _places(text: str, lines: str) -> Iterator[int]:
-    """Yield where these whole lines are in a text."""
-    at = text.find(lines)
-    while at >= 0:
-        if (at == 0 or text[at - 1] == "\n") and (lines.endswith("\n") or at + len(lines) == len(text)):
-            yield at
-        at = text.find(lines, at + 1)
+def _nearest(text: str, lines: str, line: int) -> int | None:
+    """Return the offset of these whole lines in a text, at their place nearest to a line, from 0; None if it has none."""
+    if not lines.endswith("\n"):
+        start = len(text) - len(lines)
+        return start if text.endswith(lines) and (not start or text[start - 1] == "\n") else None
+    # A line end before both makes each place the start of a line. Not all places are compared: there may be thousands.
+    whole, needle = f"\n{text}", f"\n{lines}"
+    at = sum(len(each) + 1 for each in text.split("\n")[:line])
+    places = (place for place in (whole.rfind(needle, 0, at + len(lines)), whole.find(needle, at)) if place >= 0)
+    return min(places, key=lambda place: abs(text.count("\n", 0, place) - line), default=None)
 
 
 def _line_at(text: str, offset: int) -> int:

@@ -125,7 +125,7 @@ def _suffix_start(text: str, suffix: str, solid: int) -> int | None:
 def runs(text: str, suffix: str) -> list[tuple[int, int]]:
     """Return where a text goes on like a suffix, and how far: the longest first, and of equal ones the first."""
     starts = (match.start() for match in re.finditer(re.escape(suffix[:1]), text))
-    return sorted(((start, n_common(text[start:], suffix)) for start in starts), key=lambda run: -run[1])
+    return sorted(((start, n_common(text[start : start + len(suffix)], suffix)) for start in starts), key=lambda run: -run[1])
 
 
 def n_visible(text: str) -> int:

@@ -16,7 +16,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Literal
 
@@ -98,73 +98,75 @@ class Language:
     tag: str = ""
 
 
-# --- Imported modules, by one function for each import syntax. They use patterns, because code may not parse
+# --- Imported modules, by one pattern for each import syntax, because code may not parse. None reads a part of the text again
+# for each of its matches: what repeats is possessive, or ends where the next import begins
 
-
-def _python(text: str) -> Iterator[str]:
-    """Yield the imported modules, and the names imported from them, which may be modules too."""
-    for match in re.finditer(
-        r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\r\n#;]*)|import[ \t]+([^\r\n#;]*))", text, re.MULTILINE
-    ):
-        module, symbols, modules = match.groups()
-        listed = [re.split(r"\s", name.strip())[0] for name in re.sub(r"[()\\]|#.*", " ", symbols or modules or "").split(",")]
-        if module is None:
-            yield from filter(None, listed)
-        else:
-            if module.strip("."):
-                yield module
-            # `from package import module` looks the same as importing a function, so both readings are returned.
-            yield from (f"{module.rstrip('.')}.{name}" for name in listed if name and name != "*")
-
-
-def _java(text: str) -> Iterator[str]:
-    """Yield the imported classes and packages."""
-    for match in re.finditer(r"^\s*import\s+(static\s+)?([\w.]+?)(\.\*)?\s*;", text, re.MULTILINE):
-        name = match[2]
-        yield name.rpartition(".")[0] if match[1] and not match[3] else name
-
-
-def _rust(text: str) -> Iterator[str]:
-    """Yield the paths of modules and of the items used from them."""
-    for match in re.finditer(r"\b(?:use\s+([\w:]+?)(?:::\{([^;]*)\}|::\*)?(?:\s+as\s+\w+)?\s*;|mod\s+(\w+)\s*;)", text):
-        path, listed, module = match.groups()
-        if module:
-            yield module
-            continue
-        yield path
-        if "::" in path and not listed:
-            # The last part is as often a type as a module.
-            yield path.rpartition("::")[0]
-        yield from (f"{path}::{name.strip()}" for name in (listed or "").split(",") if re.fullmatch(r"[\w:]+", name.strip()))
-
-
-def _go(text: str) -> Iterator[str]:
-    """Yield the paths of the imported packages."""
-    for block in re.finditer(r'^import\s*(?:\(([^)]*)\)|([\w.]+\s+)?("[^"]+"))', text, re.MULTILINE):
-        yield from re.findall(r'"([^"]+)"', block[1] or block[3])
-
-
-def _matches(pattern: str) -> Find:
-    compiled = re.compile(pattern, re.MULTILINE)
-    return lambda text: (match[match.lastindex or 0] for match in compiled.finditer(text))
-
-
-_IMPORTS: dict[str, Find] = {
-    "python": _python,
-    "java": _java,
-    "rust": _rust,
-    "go": _go,
-    "javascript": _matches(r"""\b(?:from|import)\s*["']([^"'\n]+)["']|\b(?:require|import)\s*\(\s*["']([^"'\n]+)["']\s*\)"""),
-    "c": _matches(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\r\n]+)"|<([^>\r\n]+)>)'),
-    "csharp": _matches(r"^\s*(?:global\s+)?using\s+(?:static\s+)?(?:\w+\s*=\s*)?([\w.]+)\s*;"),
-    "ruby": _matches(r"""^\s*(?:require|require_relative|load|autoload\s+:\w+,)\s*\(?\s*["']([^"'\r\n]+)["']"""),
-    "php": _matches(
-        r"""^\s*use\s+(?:function\s+|const\s+)?([\w\\]+)|\b(?:require|include)(?:_once)?\b[^;"']*["']([^"'\r\n]+)["']"""
-    ),
-    "bash": _matches(r"""^\s*(?:source|\.)\s+["']?(?:[^"'\s;]*\}?/)?([^"'\s;/]+)"""),
-    "lua": _matches(r"""\brequire\s*\(?\s*["']([^"'\r\n]+)["']"""),
+_IMPORTS = {
+    name: re.compile(pattern, re.MULTILINE)
+    for name, pattern in {
+        "python": (
+            r"^[ \t]*+(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\((?:[^()#]++|#[^\n]*)*+\)|[^\r\n#;]*)|import[ \t]+([^\r\n#;]*))"
+        ),
+        "java": r"^[ \t]*+import\s+(static\s+)?([\w.]+?)(\.\*)?\s*+;",
+        "rust": r"\b(?:use\s+([\w:]+?)(?:::\{((?:[^;u]++|\Bu|u(?!se\s))*+)|(?:::\*)?(?:\s+as\s+\w+)?\s*+);|mod\s+(\w+)\s*+;)",
+        "go": r'^import\s*+(\((?:[^()/]++|//[^\n]*|/)*+\)|(?:[\w.]+\s+)?"[^"]+")',
+        "javascript": r"""\b(?:from|import)\s*["']([^"'\n]+)["']|\b(?:require|import)\s*\(\s*["']([^"'\n]+)["']\s*\)""",
+        "c": r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\r\n]+)"|<([^>\r\n]+)>)',
+        "csharp": r"^[ \t]*+(?:global\s+)?using\s+(?:static\s+)?(?:\w+\s*=\s*)?([\w.]+)\s*+;",
+        "ruby": r"""^[ \t]*+(?:require|require_relative|load|autoload\s+:\w+,)\s*+\(?\s*+["']([^"'\r\n]+)["']""",
+        "php": (
+            r"""^[ \t]*+use\s+(?:function\s+|const\s+)?([\w\\]+)"""
+            r"""|\b(?:require|include)(?:_once)?\b[^;"']{0,200}+["']([^"'\r\n]+)["']"""
+        ),
+        "bash": r"""^[ \t]*+(?:source|\.)[ \t]+["']?(?:[^"'\s;]*/)?([^"'\s;/]+)""",
+        "lua": r"""\brequire\s*+\(?\s*+["']([^"'\r\n]+)["']""",
+    }.items()
 }
-"""By the names in the table, the functions that list the modules that a text imports, as written."""
+"""By the names in the table, what a text imports."""
+
+
+def _python(match: re.Match[str]) -> Iterator[str]:
+    """Yield the imported modules, and the names imported from them, which may be modules too."""
+    module, symbols, modules = match.groups()
+    listed = [re.split(r"\s", name.strip())[0] for name in re.sub(r"[()\\]|#.*", " ", symbols or modules or "").split(",")]
+    if module is None:
+        yield from filter(None, listed)
+    else:
+        if module.strip("."):
+            yield module
+        # `from package import module` looks the same as importing a function, so both readings are returned.
+        yield from (f"{module.rstrip('.')}.{name}" for name in listed if name and name != "*")
+
+
+def _java(match: re.Match[str]) -> Iterator[str]:
+    """Yield the imported class or package."""
+    yield match[2].rpartition(".")[0] if match[1] and not match[3] else match[2]
+
+
+def _rust(match: re.Match[str]) -> Iterator[str]:
+    """Yield the path of a module, or those of the items used from it."""
+    path, listed, module = match.groups()
+    yield module or path
+    if path and "::" in path and not listed:
+        # The last part is as often a type as a module.
+        yield path.rpartition("::")[0]
+    names = (name.strip() for name in (listed or "").rstrip().removesuffix("}").split(","))
+    yield from (f"{path}::{name}" for name in names if re.fullmatch(r"[\w:]+", name))
+
+
+def _go(match: re.Match[str]) -> Iterable[str]:
+    """Return the paths of the imported packages."""
+    return re.findall(r'"([^"]+)"', match[1])
+
+
+_READERS: dict[str, Callable[[re.Match[str]], Iterable[str]]] = {"python": _python, "java": _java, "rust": _rust, "go": _go}
+"""What reads the names of a match, where that is not its only group."""
+
+
+def _names(text: str, name: str) -> Iterator[str]:
+    read = _READERS.get(name)
+    for match in _IMPORTS[name].finditer(text):
+        yield from read(match) if read else (match[match.lastindex or 0],)
 
 
 def _table() -> tuple[Language, ...]:
@@ -173,7 +175,7 @@ def _table() -> tuple[Language, ...]:
     for name, row in rows.items():
         row["name"] = name
         if "imports" in row:
-            row["imports"] = _IMPORTS[row["imports"]]
+            row["imports"] = partial(_names, name=row["imports"])
         row |= {field: tuple(value) for field, value in row.items() if isinstance(value, list)}
     return tuple(Language(**row) for row in rows.values())
 

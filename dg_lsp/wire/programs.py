@@ -110,8 +110,10 @@ def _has_password(name: str, value: str) -> bool:
     """
     import re
 
-    urls = r"(?i:https?|wss?|nats|tls)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@"
-    return (name.upper().endswith("PROXY") and "@" in value) or re.search(urls, value) is not None
+    return (name.upper().endswith("PROXY") and "@" in value) or re.search(_HAS_USER, value) is not None
+
+
+_HAS_USER = r"(?i:https?|wss?|nats|tls)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@"
 
 
 def _module_folders() -> list[str]:

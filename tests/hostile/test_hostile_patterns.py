@@ -1,17 +1,19 @@
 """No search takes time that grows with the square of a text of a repository, whatever the text.
 
-The patterns are found by walking the modules, and their worst texts are made from their own parts: what a repetition repeats,
-after what comes before it. So a new pattern is tried without a row of its own. Those of `languages.toml` are tried on single
-lines only, and are left out. Texts of other kinds have rows in `WORST`.
+The patterns are found where they are made: in the modules' variables, in each call of `re` in a function, and in the tables of
+languages. Their worst texts are made from their own parts: what a repetition repeats, after what comes before it. So a new
+pattern is tried without a row of its own. Texts of other kinds have rows in `WORST`.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from re import _constants as parts  # type: ignore[attr-defined]  # private, and the only parser of patterns
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -20,8 +22,24 @@ import pytest
 
 import dg_lsp
 from dg_lsp.batch import check, discover, plan, rounds, write
-from dg_lsp.core import languages, lexing, repository, secrets
+from dg_lsp.core import (
+    context,
+    edits,
+    extent,
+    generated,
+    importing,
+    indentation,
+    languages,
+    lexing,
+    place,
+    placeholders,
+    positions,
+    repository,
+    secrets,
+    syntax,
+)
 from dg_lsp.core.scope import python
+from dg_lsp.core.values import Document, Snippet
 from dg_lsp.engine.backends import chat, http_client
 from dg_lsp.infill import workspace
 
@@ -79,52 +97,121 @@ BOUNDED = {
     "core.holes.body.DELIBERATE": "matched at the start of a comment",
     "core.holes.body.DIRECTIVE": "matched at the start of a comment",
     "core.holes.body.SAYS_NOTHING": "matched at the start of a comment",
+    "core.holes.body.hole_of": "matched at the end of a part",
     "core.holes.body.TODO": "matched at the start of a comment",
     "core.indentation._HAS_INDENTED": "matched at the start of a line",
     "core.indentation._NO_RECIPE": "matched at the start of a line",
     "core.indentation._RECIPE_ABOVE": "matched at the start of a line",
+    "core.lexing._indented": "matched at the end of the line where a literal begins",
     "core.placeholders._LINE": "matched with a line of an answer",
     "core.repository._LAST_WORD": "searched in the last characters before the cursor",
     "core.scope._LEAVES": "matched at the start of a statement",
     "core.scope.python._ANNOTATED": "matched at the start of a line",
     "core.scope.python._HEAD": "matched at the start of a line",
     "core.scope.python._IMPORT": "matched at the start of a statement",
+    "core.scope.python.is_module": "matched at the start of a text",
     "core.scope.python._SUBSCRIPT": "replaced in the target of one assignment",
     "core.scope.python._TYPE_ALIAS": "matched at the start of a statement",
     "core.secrets._PLACEHOLDER": "searched in one value, whose length is bounded",
     "engine.backends.chat._THOUGHT": "matched at the start of an answer",
+    "engine.backends.vllm._version": "matched at the start of a version",
     "engine.serve.compat._COMMENT": "matched with a line of a request's first lines",
     "engine.serve.compat._PATH": "matched with a comment in a request's first lines",
     "infill.workspace._CHARS": "matched in a pattern of EditorConfig, which is cut to 400 characters",
     "infill.workspace._SINGLE": "matched in a pattern of EditorConfig, which is cut to 400 characters",
     "wire.config._KEY": "matched with one key of a configuration file",
+    "wire.programs._has_password": "searched in one value of the user's environment",
     "wire.network._WITH_PORT": "matched with one address",
 }
 """The patterns that are never searched in a whole text, with the reason."""
 
 
-def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
-    """Yield each pattern of text that a module of dg_lsp holds, with its name; those of the lexers too."""
-    seen = set[re.Pattern[str]]()
+FROM_TABLES = {
+    "core.languages._has_sign",
+    *("core.holes._opened_line", "core.holes.body._stranded", "core.lexing._inside", "core.lexing.code"),
+    *("core.lexing.for_file", "core.lexing.kind_at", "core.polish.filters.cut_at_dedent", "core.polish.frames._width"),
+    *("core.scope.declared._around", "core.scope.declared._key", "core.syntax._seen"),
+    *("core.extent.runs", "core.gitignore._component", "core.polish.checks._occurrences", "core.scope.declared.declares_again"),
+    "core.templates.for_model",
+}
+"""The functions with a pattern that is not in the code: it is in a table of languages, or made from a text of the user's."""
+
+FIELDS = ("misread", "sign")
+"""What is searched in a whole text; the other fields of a language are matched with one line, or with the names of nodes."""
+
+LEXER_FIELDS = ("sign", "variable", "format")
+CALLS = frozenset({"compile", "match", "search", "fullmatch", "sub", "split", "findall", "finditer"})
+
+
+def modules() -> Iterator[tuple[str, Any]]:
+    """Yield each module that may read a repository's text with patterns of its own, with its name."""
     for info in pkgutil.walk_packages(dg_lsp.__path__, "dg_lsp."):
         name = info.name.removeprefix("dg_lsp.")
-        if name.startswith(ELSEWHERE) or name == "__main__":
-            continue
-        for key, value in vars(importlib.import_module(info.name)).items():
-            values: list[Any] = [value]
-            while values:
-                each = values.pop()
-                if isinstance(each, re.Pattern) and isinstance(each.pattern, str) and each not in seen:
-                    seen.add(each)
-                    yield f"{name}.{key}", each
-                elif isinstance(each, (tuple, list)) and len(each) < 2000:
-                    values += each
-                elif isinstance(each, dict) and len(each) < 2000:
-                    values += each.values()
-    for name, lexer in lexing._table()[0].items():
-        if lexer.code not in seen:
-            seen.add(lexer.code)
-            yield f"lexer {name}", lexer.code
+        if not name.startswith(ELSEWHERE) and name != "__main__":
+            yield name, importlib.import_module(info.name)
+
+
+def in_variables(module: Any) -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield the patterns of text that a module's variables hold, with the variable's name."""
+    for key, value in vars(module).items():
+        values: list[Any] = [value]
+        while values:
+            each = values.pop()
+            if isinstance(each, re.Pattern) and isinstance(each.pattern, str):
+                yield key, each
+            elif isinstance(each, (tuple, list)) and len(each) < 2000:
+                values += each
+            elif isinstance(each, dict) and len(each) < 2000:
+                values += each.values()
+
+
+def text_of(node: ast.expr, module: Any) -> str | None:
+    """Return the text of an expression in a function, with `ab` for what it puts in; None if it is a name of the function's."""
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.FormattedValue) else part for part in node.values]
+        return "".join(text_of(part, module) or "ab" for part in parts)
+    try:
+        value = eval(ast.unparse(node), dict(vars(module)))
+    except NameError:
+        return None
+    return value if isinstance(value, str) else None
+
+
+def in_functions(module: Any) -> Iterator[tuple[str, re.Pattern[str] | None]]:
+    """Yield the pattern of each call of `re` in a module's functions, with the function's name; None if it is no text there."""
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for name, node in ((function.name, node) for function in functions for node in ast.walk(function)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"re.{call}" for call in CALLS}:
+            flags = [eval(ast.unparse(each), {"re": re}) for each in node.args[1:] if ast.unparse(each).startswith("re.")]
+            text = text_of(node.args[0], module)
+            yield name, None if text is None else re.compile(text, flags[0] if flags else 0)
+
+
+def in_tables() -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield the patterns of the tables of languages."""
+    for row in languages.TABLE:
+        for field in FIELDS:
+            yield f"languages.toml {row.name} {field}", re.compile(getattr(row, field), re.MULTILINE)
+    lexers, _ = lexing._table()
+    for name, lexer in lexers.items():
+        yield f"lexing.toml {name}", lexer.code
+        for field in LEXER_FIELDS:
+            yield f"lexing.toml {name} {field}", re.compile(getattr(lexer, field), re.MULTILINE)
+        for each in lexer.delimiters:
+            if not each.is_regular and not each.indented:
+                yield f"lexing.toml {name} {each.open}", lexing._inside(each, "ab")
+
+
+def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield each pattern of text of dg_lsp once, with its name."""
+    seen = set[re.Pattern[str]]()
+    named = [(f"{name}.{key}", each) for name, module in modules() for key, each in in_variables(module)]
+    named += [(f"{name}.{key}", each) for name, module in modules() for key, each in in_functions(module) if each is not None]
+    for name, pattern in (*named, *in_tables()):
+        if pattern not in seen:
+            seen.add(pattern)
+            yield name, pattern
 
 
 def _char(choices: Any) -> str:
@@ -227,6 +314,11 @@ def test_the_patterns_that_are_never_searched_in_a_whole_text_exist() -> None:
     assert BOUNDED.keys() - {name for name, _ in patterns()} == set()
 
 
+def test_each_pattern_is_in_the_code_or_in_a_table() -> None:
+    made = {f"{name}.{key}" for name, module in modules() for key, each in in_functions(module) if each is None}
+    assert made == FROM_TABLES
+
+
 def test_a_pattern_whose_time_grows_is_found() -> None:
     assert grows(re.compile(r"a+b")) is not None
     assert grows(re.compile(r"(?<!a)a+b")) is None
@@ -240,3 +332,101 @@ def test_no_search_takes_long_in_its_worst_text(search: Search, units: tuple[str
             start = time.process_time()
             search(text)
             assert time.process_time() - start < MOST_CPU_S, unit
+
+
+UNITS = (
+    *(
+        "\n",
+        " ",
+        " \n",
+        "\t",
+        "\r",
+        "a",
+        "a ",
+        "a\n",
+        "a.",
+        "1",
+        "_",
+        "é",
+        "(",
+        "[",
+        "{",
+        ")",
+        "}",
+        "<",
+        "/",
+        "//",
+        "//\n",
+        "#",
+    ),
+    *("#\n", "\\", "\\\n", '"', "'", "`", '"a"\n', '"""', "/*", "/* a */", "--", "--[[", "=", "a = (\n", ":", ";", ",\n", "$"),
+    *("${", "`${", 'f"{', "<<A\n", "use a::{", "use a;\n", "import a,", "import a\n", "import (\n", "from a import (\n"),
+    *("from a import b\n", "require ", "include '", "#define a \\\n", "using a = ", "source a\n", "def f():\n", "class A {\n"),
+    *(
+        "if (a) {\n",
+        "case 1:\n",
+        "else\n",
+        "    a\n",
+        "for a in b:\n",
+        "TODO",
+        "# TODO\n",
+        "// FILL\n",
+        "FILL",
+        "pass\n",
+        "...\n",
+    ),
+    *("Code generated by a. DO NOT EDIT.\n", "password = ", "://a:", "-----BEGIN PRIVATE KEY-----", "---\n", "- a\n", "a:\n"),
+    *("-----END PRIVATE KEY-----\n", "\tb\n", "@a\n", "<div>", "<a b={", "end\n", "function "),
+)
+
+
+def readers(text: str, language: languages.Language) -> dict[str, Callable[[], object]]:
+    """Return what reads a whole text without a tree, by name; what does not depend on the language only for the first one."""
+    lexer, name, half = lexing.named(language.name), language.name, len(text) // 2
+    document, line = Document(f"file:///a{language.extensions[0]}", name, text), text.replace("\n", " ")
+    of_language = {
+        "imports": lambda: list(language.imports(text)),
+        "seen": lambda: syntax._seen(text, language),
+        "split": lambda: languages.split_lines(text, name),
+        "unclosed": lambda: languages.n_unclosed(text, name),
+        "missing opener": lambda: languages.missing_opener(text, half, name),
+        "comments": lambda: list(lexing.sure_comments(text, lexer)),
+        "kind": lambda: lexing.kind_at(text, half, lexer),
+        "generated": lambda: generated.line_of(document),
+        "line": lambda: (
+            re.search(language.opens, line) or [re.match(each, line) for each in (language.closes, language.outdents)]
+        ),
+        "imported": lambda: list(importing.imported(text, language.importing)),
+    }
+    edit = edits.Edit("a", 0, "a\n", text[:half], "", "")
+    of_text = {
+        "secrets": lambda: secrets.spans(text),
+        "index": lambda: repository.index("a", name, text),
+        "paragraphs": lambda: context.paragraphs(text, text, [Snippet("a", text)], 4_000),
+        "indentation": lambda: indentation.unit(document, text),
+        "answer's indentation": lambda: indentation.as_around(text, document, place.between(text, text), "", text),
+        "recipes": lambda: indentation.with_recipes(text, text),
+        "placeholders": lambda: placeholders.says_nothing(text),
+        "shrinks": lambda: placeholders.shrinks(text, text[half:], ""),
+        "bound": lambda: python.bound_names(text),
+        "computed": lambda: python.computes_names(text),
+        "edit": lambda: edits.edit_between("a", text, text[:half] + text),
+        "question": lambda: edits.question(text, text, half, [edit]),
+        "undone": lambda: edit.undone_in_file(text),
+        "lines": lambda: positions.lines(text),
+        "repeated": lambda: extent.before_suffix(text, text[half:]),
+    }
+    return of_language | (of_text if language is languages.TABLE[0] else {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
+def test_no_function_takes_long_in_a_worst_text(language: languages.Language) -> None:
+    slow = {}
+    for unit in UNITS:
+        for name, read in readers(unit * (N_CHARS // len(unit)), language).items():
+            start = time.process_time()
+            read()
+            if (took := time.process_time() - start) > MOST_CPU_S:
+                slow[name, unit] = took
+    assert slow == {}

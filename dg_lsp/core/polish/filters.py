@@ -288,7 +288,7 @@ def drop_blank(text: str, around: Around) -> str | None:
     if around.allow_shrink and around.hole.kind == "selection" and around.old.strip():
         return text
     is_documentation = around.hole.kind == "cursor" and around.hole.lead.strip()
-    return text if re.search(r"\w" if is_documentation else r"\S", text) else None
+    return text if (re.search(r"\w", text) if is_documentation else text.strip()) else None
 
 
 def drop_unchanged(text: str, around: Around) -> str | None:
