@@ -165,8 +165,8 @@ async def to_answer(
 ) -> InfillAnswer:
     """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
-    Other tasks run between two candidates: in a long file, each may take some hundredths of a second. Once enough can be shown,
-    those behind them are not looked at. A candidate with a name that the file does not bind comes
+    Other tasks run between two candidates and before each cut: in a long file, each may take some hundredths of a second. Once
+    enough can be shown, those behind them are not looked at. A candidate with a name that the file does not bind comes
     after the others, in languages where this is no certain error. With `allow_shrink`, candidates that replace working code
     by less code come last; otherwise they are dropped. The suggestions for a single hole are cut before the first token whose
     probability is below `token_threshold`.
@@ -202,6 +202,8 @@ async def to_answer(
     for whole in usable[: request.budget.candidates]:
         shown = whole
         if len(request.holes) == 1 and token_threshold:
+            if len(candidates) > 1:
+                await asyncio.sleep(0)
             shown = _cut(whole, request.holes[0].lead, token_threshold, functools.partial(to_edits, is_cut=True))
         suggestions.setdefault(shown.edits, replace(shown, after=None))  # trees of whole files would stay with the answer
     if syntax is not None:

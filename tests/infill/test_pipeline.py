@@ -129,20 +129,23 @@ def test_a_request_shows_the_paragraphs_that_resemble_the_lines_around_its_place
     assert shown(related_chars=0) == []
 
 
-def test_other_tasks_run_between_two_candidates() -> None:
+def test_other_tasks_run_between_two_candidates_and_before_each_cut() -> None:
     document, holes = drawn("x = ⟦⟧\n")
     request = pipeline.to_request(document, holes, FileContext(budget=Budget(candidates=3)))
     candidates = [Candidate((text,), Calibrated(0.5)) for text in ("one", "two", "three")]
 
-    async def n_turns() -> int:
-        polishing, n = asyncio.ensure_future(pipeline.to_answer(request, candidates, document)), 0
+    async def n_turns(token_threshold: float) -> int:
+        polishing = asyncio.ensure_future(pipeline.to_answer(request, candidates, document, token_threshold=token_threshold))
+        n = 0
         while not polishing.done():
             await asyncio.sleep(0)
             n += 1
         assert len(polishing.result().suggestions) == len(candidates)
         return n
 
-    assert asyncio.run(n_turns()) >= len(candidates)
+    n_uncut = asyncio.run(n_turns(0))
+    assert n_uncut >= len(candidates)
+    assert asyncio.run(n_turns(0.1)) == n_uncut + len(candidates)
 
 
 def test_without_a_hole_no_request_is_sent() -> None:
