@@ -290,14 +290,16 @@ def hunks(window: Window, answer: str) -> list[Hunk]:
 def repeats(asked: Question, answer: str) -> bool:
     """Return whether the nearest change that an answer makes is one of the last edits again, at another place.
 
-    Then one of them removed all parts of names that it removes, and added all that it adds; their case does not count.
+    Then one of them removed all parts of names that it removes, and added all that it adds; their case does not count. An edit
+    whose lines the change goes on with is at the same place.
     """
     for hunk in hunks(asked.window, answer):
         start = asked.window.start
         old = asked.window.text[hunk.start - start : hunk.end - start]
         if old.split() != hunk.text.split():
             gone, come = _changed_parts(old, hunk.text)
-            made = (_changed_parts(edit.old, edit.new) for edit in asked.edits)
+            elsewhere = (edit for edit in asked.edits if not (new := edit.new.strip()) or new not in old)
+            made = (_changed_parts(edit.old, edit.new) for edit in elsewhere)
             return bool(gone or come) and any(gone <= removed and come <= added for removed, added in made)
     return False
 

@@ -26,6 +26,7 @@ def test_windows_line_ends_are_accepted(text: str) -> None:
 
 
 def test_the_last_of_several_files_counts() -> None:
+    assert declared_language("// box.h\nclass Box {\n  public:\n    int a() { return ") == "cpp"
     assert declared_language("<|repo_name|>shop\n<|file_sep|>a.go\npackage a\n<|file_sep|>total.rs\nx\n") == "rust"
 
 

@@ -108,7 +108,7 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 
 def _request(parts: Parts, stops: tuple[str, ...], budget: Budget, seed: int) -> InfillRequest:
     prefix, suffix, path, related = parts.prefix, parts.suffix, parts.path, parts.related
-    by_path = languages.for_path(path) if path else None
+    by_path = languages.for_path(path, prefix + suffix) if path else None
     language = by_path.name if by_path else declared_language(prefix)
     here = place.between(prefix, suffix)
     if here.starts_line and not here.ends_line:
@@ -243,4 +243,4 @@ def _declared(before: str) -> Language | None:
             return languages.by_id(match[1]) or languages.for_path(f".{match[1].lower()}")
         if match := _PATH.fullmatch(said):
             path = match[1] or match[2]
-    return languages.for_path(path) if path else None
+    return languages.for_path(path, before) if path else None
