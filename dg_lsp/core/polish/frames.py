@@ -259,7 +259,7 @@ class _Reader:
     def start(self, line: int, depth: int) -> int:
         """Return the first line of the statement that a line goes on with, as `} else {` and `{` do."""
         first = line
-        while first > 0 and self._closes(first):
+        while first > max(0, line - MAX_LINES) and self._closes(first):
             above = range(first - 1, max(-1, first - MAX_LINES), -1)
             widths = ((number, width) for number in above if (width := self._width(number)) is not None)
             number, width = next(((number, width) for number, width in widths if width <= depth), (-1, -1))
@@ -293,7 +293,8 @@ class _Reader:
         return self.widths[line]
 
     def _closes(self, line: int) -> bool:
-        return re.match(rf"[)\]{{}}]|(?:{self.language.closes})", self.lines.content(line).strip()) is not None
+        # A `{` goes on with the head above it; with a comma at its end, the line is a row of a table.
+        return re.match(rf"[)\]}}]|{{(?!.*,$)|(?:{self.language.closes})", self.lines.content(line).strip()) is not None
 
     def _is_open(self, first: int, last: int) -> bool:
         """Return whether these lines end in round or square brackets, so that the next one goes on with them."""
