@@ -6,12 +6,7 @@ The command line's libraries take a tenth of a second to import, in which an edi
 import os
 import sys
 
-from dg_lsp import INTERRUPTED, is_interrupt
-from dg_lsp.wire import programs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
+from dg_lsp import INTERRUPTED, OUT_OF_MEMORY, is_interrupt, is_out_of_memory
 
 PLAIN = (["serve"], ["serve", "--stdio"])
 PLATFORM = "dg-lsp: Windows is not supported. Run dg-lsp in WSL; Linux and macOS are supported."
@@ -21,22 +16,39 @@ def main() -> None:
     """Run what the arguments say and end the process with its exit code."""
     if sys.platform == "win32":
         sys.exit(PLATFORM)
-    programs.ignore_current_folder()
-    _open_closed_streams()
     try:
-        if sys.argv[1:] in PLAIN:
-            _serve()
+        _run()
+    # typer handles Ctrl-C only while a command runs, not while modules are imported or the shell's completion runs.
+    except (Exception, KeyboardInterrupt) as error:
+        if is_interrupt(error):
+            message, status = "interrupted", INTERRUPTED
+        elif is_out_of_memory(error):
+            message, status = OUT_OF_MEMORY, 2
         else:
             from dg_lsp.cli import main as cli
 
-            cli.main()
-    except KeyboardInterrupt:
-        # typer handles Ctrl-C only while a command runs, not while modules are imported or the shell's completion runs.
-        _interrupted()
-    except Exception as error:
-        if not is_interrupt(error):
-            raise
-        _interrupted()
+            message, status = cli.about(error), 2
+    else:
+        return
+    # Here, where the failed frames have freed their memory.
+    print(f"dg-lsp: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _run() -> None:
+    # Inside a function, because each import may fail for lack of memory.
+    from dg_lsp.wire import programs
+
+    programs.ignore_current_folder()
+    _open_closed_streams()
+    if sys.argv[1:] in PLAIN:
+        from dg_lsp.server import start
+
+        start.serve()
+    else:
+        from dg_lsp.cli import main as cli
+
+        cli.main()
 
 
 def _open_closed_streams() -> None:
@@ -56,22 +68,6 @@ def _open_closed_streams() -> None:
         sys.stdout = open(1, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
-
-
-def _interrupted() -> "NoReturn":
-    print("dg-lsp: interrupted", file=sys.stderr)
-    sys.exit(INTERRUPTED)
-
-
-def _serve() -> None:
-    from dg_lsp.server import start
-
-    try:
-        start.serve()
-    except Exception as error:
-        from dg_lsp.cli import main as cli
-
-        cli.fail(error)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.cli.options import command_group, model_option, reports
+from dg_lsp.cli.options import command_group, model_option, named_path, reports
 from dg_lsp.core.wording import counted, size
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.answers import Answer, InProcess, answer, is_exact, percentile
@@ -92,7 +92,10 @@ def table(lines: Sequence[Line], loaded: Loaded[Any, Any], speed: Speed | None =
 @reports(EvalError, who="dg-lsp bench", doing="measuring")
 def bench(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Tasks in the format of HumanEval-Infilling: .jsonl or .jsonl.gz.")
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="Tasks in the format of HumanEval-Infilling: .jsonl or .jsonl.gz.", parser=named_path
+        ),
     ] = None,
     model: Annotated[str, model_option("The model: embedded, a folder, or a hub id.")] = "embedded",
     limit: Annotated[int, typer.Option(help="How many single-line tasks, and how many blocks, to use; 0: all.")] = 40,

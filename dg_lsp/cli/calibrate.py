@@ -11,7 +11,7 @@ import typer
 
 from dg_lsp import __version__
 from dg_lsp.cli import progress
-from dg_lsp.cli.options import command_group, model_option, print_message, reports
+from dg_lsp.cli.options import command_group, model_option, named_path, print_message, reports
 from dg_lsp.engine import backends
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.task import Filler, UserError
@@ -31,9 +31,14 @@ app = command_group()
 @reports(EvalError, doing="calibrating this model")
 def calibrate(
     model: Annotated[str, model_option("The model, as in engine.model. Default: the configured one.")] = "",
-    repo: Annotated[Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code.")] = Path(),
+    repo: Annotated[
+        Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code.", parser=named_path)
+    ] = Path(),
     tasks: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Use these tasks (as HumanEval-Infilling's) instead of cutting holes.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Use these tasks (as HumanEval-Infilling's) instead of cutting holes.", parser=named_path
+        ),
     ] = None,
     holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes to fill.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,

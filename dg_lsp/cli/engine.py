@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from dg_lsp.cli import progress
-from dg_lsp.cli.options import command_group, complete_model, fail, with_options
+from dg_lsp.cli.options import command_group, complete_model, fail, named_path, with_options
 from dg_lsp.client import life
 from dg_lsp.client.engine import ConnectOptions, connect
 from dg_lsp.client.port import EngineError
@@ -243,7 +243,9 @@ def pull(
             autocompletion=complete_model,
         ),
     ] = "",
-    file: Annotated[Path | None, typer.Option("--from", help="Take a laptop model from this GGUF file.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Take a laptop model from this GGUF file.", parser=named_path)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", hidden=True, help="Print the progress as JSON objects.")] = False,
 ) -> None:
     """Fetch a model ahead of its first use. What is there is not fetched again, and what was begun is continued."""

@@ -13,15 +13,16 @@ import platform
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
-from dg_lsp import INTERRUPTED, OUT_OF_MEMORY, __version__, is_interrupt, is_out_of_memory
+from dg_lsp import INTERRUPTED, __version__, is_interrupt
 from dg_lsp.cli import infill
 from dg_lsp.cli.options import command_group, print_message
 from dg_lsp.wire import programs
 from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.visible import visible_message
 
 # Subcommands with heavy modules: the help text, the module, and the extra that it needs.
 LATER = {
@@ -80,7 +81,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit code."""
+    """Run the command line and end the process with its exit code; raise an unexpected error."""
     try:
         app(prog_name="dg-lsp")
     except BrokenPipeError:
@@ -104,21 +105,8 @@ def main() -> None:
             # Flushing the rest of the output at exit would fail again.
             sys.stdout = None
         else:
-            fail(error)
+            raise
         raise SystemExit(2) from None
-    except Exception as error:
-        fail(error)
-
-
-def fail(error: Exception) -> NoReturn:
-    """Print a sentence about an unexpected error and end the process with exit code 2, or that of an interrupted command."""
-    if is_interrupt(error):
-        print_message("interrupted")
-        raise SystemExit(INTERRUPTED) from None
-    is_of_removed = isinstance(error, FileNotFoundError) and not programs.here()
-    removed = "the current folder no longer exists; change to another one, or name full paths"
-    print_message(removed if is_of_removed else OUT_OF_MEMORY if is_out_of_memory(error) else _crash_message(error))
-    raise SystemExit(2) from None
 
 
 def _version(is_asked: bool) -> None:
@@ -151,8 +139,10 @@ def serve(
     start.serve(log=log, engine=engine)
 
 
-def _crash_message(error: Exception) -> str:
-    """Return one sentence about an unexpected error, and write its details to a file."""
+def about(error: BaseException) -> str:
+    """Return one sentence about an unexpected error, whose details are written to a file unless its cause is known."""
+    if isinstance(error, FileNotFoundError) and not programs.here():
+        return "the current folder no longer exists; change to another one, or name full paths"
     import platformdirs
 
     what = f"stopped because of an internal error, {type(error).__name__}"
@@ -167,5 +157,5 @@ def _crash_message(error: Exception) -> str:
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123 -- it is open already
             file.write(about + "".join(traceback.format_exception(error)))
     except OSError:
-        return f"{what}: {error}"
-    return f"{what}; the details are in {path}"
+        return visible_message(f"{what}: {error}")
+    return visible_message(f"{what}; the details are in {path}")

@@ -133,13 +133,13 @@ def _info(shown: Callable[..., Any], name: str, option: Option, *names: str) -> 
     about = {"metavar": option.metavar, "help": option.help, "autocompletion": _COMPLETIONS.get(name)}
     limits = {name: limit for name, limit in (("min", option.low), ("max", option.high)) if limit is not None}
     default = {} if option.default is None else {"show_default": option.default}
-    parser = {"parser": _path} if option.is_argument else {}
+    parser = {"parser": named_path} if option.is_argument else {}
     return shown(*names, **about, **limits, **default, **parser, hidden=option.is_hidden, callback=_with_value)
 
 
-def _path(value: str) -> Path:
+def named_path(value: str | Path) -> Path:
     """Return a named path; refuse an empty one, which as a `Path` is the current folder, and one of spaces."""
-    if not value.strip():
+    if not str(value).strip():
         fail("a path is empty; give it a value, or leave it out")
     return Path(value)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dg_lsp import OUT_OF_MEMORY
 from tests.batch.conftest import STUB
 from tests.patience import PATIENCE_S
 
@@ -220,6 +221,25 @@ def test_ctrl_c_shows_no_traceback_before_a_command_runs(
     # `calibrate` says first what it begins.
     stderr = process.stderr.removeprefix("dg-lsp: filling\n")
     assert (process.returncode, process.stdout, stderr) == (130, "", "dg-lsp: interrupted\n")
+
+
+# The command as installed, with this many bytes more than the interpreter and the module that starts.
+SHORT_OF_MEMORY = """
+import resource, sys
+from dg_lsp import __main__
+with open("/proc/self/statm") as file:
+    now = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + int(sys.argv.pop(1)),) * 2)
+__main__.main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit a process's memory")
+@pytest.mark.parametrize("command", ["--version", "doctor", "infill .", "serve", "bench a.jsonl"])
+def test_too_little_memory_shows_one_sentence_and_no_traceback(command: str) -> None:
+    for n_bytes in (1 << 20, 2 << 20, 5 << 20, 9 << 20):
+        process = ran("-c", SHORT_OF_MEMORY, str(n_bytes), *command.split(), stdin=subprocess.DEVNULL)
+        assert (process.returncode, process.stdout, process.stderr) == (2, "", f"dg-lsp: {OUT_OF_MEMORY}\n"), n_bytes
 
 
 WRAPPED = """

@@ -8,9 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from benchmarks.evaluate import write_tasks
+from dg_lsp.cli import calibrate, engine
 from dg_lsp.cli.bench import app, measure, table
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.model import fit, memory
@@ -41,10 +43,20 @@ def test_an_impossible_benchmark_is_reported_in_one_sentence(
     assert result.stderr.startswith("dg-lsp bench: ")
 
 
-def test_bench_without_tasks_says_what_to_name() -> None:
-    result = CliRunner().invoke(app, [])
+@pytest.mark.parametrize(
+    ("command", "arguments", "sentence"),
+    [
+        (app, [], "no tasks given"),
+        (app, [" "], "a path is empty; give it a value, or leave it out"),
+        (calibrate.app, ["--tasks", ""], "a path is empty; give it a value, or leave it out"),
+        (calibrate.app, ["--repo", " "], "a path is empty; give it a value, or leave it out"),
+        (engine.app, ["pull", "--from", " "], "a path is empty; give it a value, or leave it out"),
+    ],
+)
+def test_a_missing_or_empty_path_is_named(command: typer.Typer, arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
-    assert "no tasks given" in result.stderr
+    assert sentence in result.stderr
 
 
 @pytest.mark.parametrize(
