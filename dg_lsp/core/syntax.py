@@ -29,6 +29,7 @@ grammar misreads. All have the same length, so offsets stay valid.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -374,9 +375,9 @@ def _tree(source: bytes, language: Language, previous: Syntax | None) -> tree_si
     limit = limit_s(source) / (1 if previous is None else 2)
     end = time.thread_time() + limit
 
-    # The parser never frees what it reads, so that is one buffer, which is emptied after the parse. Queries that compare a
-    # node's text read it later, and need bytes.
-    chunk, is_parsed = bytearray(), False
+    # The parser never frees what it reads, so that is one buffer of each thread, which is emptied after the parse. Queries
+    # that compare a node's text read it later, and need bytes.
+    chunk, is_parsed = _CHUNKS.setdefault(threading.get_ident(), bytearray()), False
 
     def read(byte: int, _point: tree_sitter.Point) -> bytes | bytearray:
         if is_parsed:
@@ -407,6 +408,7 @@ def _tree(source: bytes, language: Language, previous: Syntax | None) -> tree_si
 
 # The parser asks for the text in pieces of this size.
 _CHUNK_BYTES = 16_384
+_CHUNKS = dict[int, bytearray]()  # by the thread that parses
 _NAME_BYTES = 64  # most names have fewer
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,21 @@ def parsed(text: str, language: str = "python") -> Syntax:
     tree = marked.parse(marked.read(text, language)[0])
     assert tree is not None
     return tree
+
+
+def test_parsed_texts_keep_no_objects() -> None:
+    def blocks(n: int) -> int:
+        """Return how many objects there are after so many texts were parsed, and parsed again after an edit."""
+        for number in range(n):
+            text = f"def f{number}(a):\n    return a\n"
+            before = syntax.parse(text, PYTHON)
+            assert syntax.parse(f"{text}{number}\n", PYTHON, before).facts
+        del before
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    few = blocks(20)
+    assert blocks(300) - few < 100
 
 
 WORDS = [
