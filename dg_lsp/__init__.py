@@ -21,7 +21,11 @@ def is_interrupt(error: BaseException) -> bool:
 
 OUT_OF_MEMORY = "memory ran out, or a limit of memory or processes was reached; close other programs, or raise the limit"
 """The sentence about an error of which `is_out_of_memory` is true, and nothing else is known."""
-_WORDS_OF_MEMORY = ("annot allocate memory", "can't allocate memory", "can't start new thread", "CUDA error: out of memory")
+_WORDS_OF_MEMORY = (
+    *("annot allocate memory", "can't allocate memory", "can't start new thread", "CUDA error: out of memory"),
+    # The last words of processes: of OpenBLAS and Rust, and of C++.
+    *("emory allocation", "std::bad_alloc"),
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -518,7 +518,10 @@ class EngineClient:
     def _with_log(self, sentence: str) -> str:
         with contextlib.suppress(DiscoveryError):
             if self.options is not None:
-                return with_log(sentence, discovery.last_words(discovery.engine_files(self.options.engine_id)))
+                words = discovery.last_words(discovery.engine_files(self.options.engine_id))
+                if words and is_out_of_memory(EngineError(words[-1])):  # in a library that then ends the process
+                    return f"{sentence}; {OUT_OF_MEMORY}"
+                return with_log(sentence, words)
         return sentence
 
 

@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import pytest
 
+from dg_lsp import OUT_OF_MEMORY
 from dg_lsp.client import link as links
 from dg_lsp.client.engine import BUSY_PATIENCE_S, ConnectOptions, EngineClient, connect
 from dg_lsp.client.life import LifeState
@@ -324,6 +325,21 @@ async def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker
     wait_until(lambda: pids() == set())
     (files,) = discovery.all_engine_files()
     assert files.log.read_text().count(" serves ") == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "OpenBLAS error: Memory allocation still failed after 10 retries, giving up.",
+        "memory allocation of 1048576 bytes failed",
+        "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
+    ],
+)
+async def test_a_library_without_memory_that_ends_the_engine_is_told_as_that(engines: Path, words: str) -> None:
+    command = (sys.executable, "-c", f"import sys; sys.exit({words!r})")
+    async with unconnected(ConnectOptions(EngineId("toy", filler=FILLER, device="auto"), command=command)) as engine:
+        with pytest.raises(EngineError, match=rf"the engine crashed 3 times; [^;]*; {OUT_OF_MEMORY}$"):
+            await engine.ready()
 
 
 async def test_an_engine_that_can_not_even_start_shows_its_log(engines: Path) -> None:
