@@ -107,6 +107,7 @@ def bench(
     all_tasks = tasks.read(file)  # before the engine is imported, which leaves a folder that was removed
     from dg_lsp.engine.backends.local import load_model
     from dg_lsp.engine.common.loading import LoadError
+    from dg_lsp.engine.diffusion.masked import MaskedProfile
     from dg_lsp.engine.model.memory import measured_speed
 
     single, blocks = ([task for task in all_tasks if (task.hole.extent == "block") == block] for block in (False, True))
@@ -118,6 +119,6 @@ def bench(
         raise EvalError(str(error)) from error
     lines = measure(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit))
     speed = None
-    if hasattr(loaded.passes, "extend"):  # models of masks have no passes over one token
+    if not isinstance(loaded.profile, MaskedProfile):  # models of masks have no passes over one token
         speed = measured_speed(loaded.passes, loaded.device, loaded.profile.prefix_tokens)
     typer.echo(table(lines, loaded, speed), nl=False)

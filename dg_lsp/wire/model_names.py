@@ -106,7 +106,8 @@ def parse_remote(name: str) -> Remote:
     address = address_of(url or USUAL_URLS.get(dialect, ""))
     if address is None:
         needed = "http:// or https://, a host in ASCII, and maybe a port and a path, but no query"
-        raise ModelNameError(f"{url} is not a server's URL, which is {needed}")
+        shown = url.partition("?")[0]  # a query may hold a key
+        raise ModelNameError(f"{shown} is not a server's URL, which is {needed}")
     return Remote(backend, dialect, url.rstrip("/"), model.strip(), address)
 
 

@@ -293,8 +293,10 @@ class _Reader:
         return self.widths[line]
 
     def _closes(self, line: int) -> bool:
+        code = self.lines.content(line).strip()
         # A `{` goes on with the head above it; with a comma at its end, the line is a row of a table.
-        return re.match(rf"[)\]}}]|{{(?!.*,$)|(?:{self.language.closes})", self.lines.content(line).strip()) is not None
+        is_row = code.startswith("{") and code.endswith(",")
+        return not is_row and re.match(rf"[)\]{{}}]|(?:{self.language.closes})", code) is not None
 
     def _is_open(self, first: int, last: int) -> bool:
         """Return whether these lines end in round or square brackets, so that the next one goes on with them."""
