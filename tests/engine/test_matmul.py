@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,41 +41,34 @@ def test_few_shapes_occur_for_any_number_of_tokens() -> None:
     assert all(matmul.padded(n) >= n for n in range(1, 2049))
 
 
-def test_a_torch_without_the_operations_multiplies_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Patches under which the kind of products is chosen anew."""
+    with monkeypatch.context() as patch:
+        matmul.best_kind.cache_clear()
+        yield patch
+    matmul.best_kind.cache_clear()
+
+
+def test_a_torch_without_the_operations_multiplies_plainly(choice: pytest.MonkeyPatch) -> None:
     def missing(*_arguments: object) -> None:
         raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
 
-    monkeypatch.setattr(matmul.OneDnnMatrix, "times", missing)
-    matmul.best_kind.cache_clear()
-    try:
-        assert matmul.best_kind() == "plain"
-    finally:
-        matmul.best_kind.cache_clear()
+    choice.setattr(matmul.OneDnnMatrix, "times", missing)
+    assert matmul.best_kind() == "plain"
 
 
 @needs_onednn
-def test_products_of_16_bits_are_used_only_where_the_processor_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        monkeypatch.setattr(matmul, "_computes", lambda *_arguments, **_settings: True)  # on any processor
-        for has_them, kind in [(True, "onednn-bf16"), (False, "onednn")]:
-            monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has_them=has_them: has_them)
-            matmul.best_kind.cache_clear()
-            assert matmul.best_kind() == kind
-    finally:
-        monkeypatch.undo()
-        matmul.best_kind.cache_clear()
-
-
-@needs_onednn
-def test_products_of_16_bits_that_do_not_work_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-        monkeypatch.setattr(matmul, "_computes", lambda dtype=torch.float32, **_settings: dtype == torch.float32)
-        matmul.best_kind.cache_clear()
-        assert matmul.best_kind() == "onednn"
-    finally:
-        monkeypatch.undo()
-        matmul.best_kind.cache_clear()
+@pytest.mark.parametrize(
+    ("has_them", "they_work", "kind"),
+    [(True, True, "onednn-bf16"), (False, True, "onednn"), (True, False, "onednn")],
+)
+def test_products_of_16_bits_are_used_where_the_processor_has_them_and_they_work(
+    has_them: bool, they_work: bool, kind: Kind, choice: pytest.MonkeyPatch
+) -> None:
+    choice.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_them)
+    choice.setattr(matmul, "_computes", lambda dtype=torch.float32, **_: they_work or dtype == torch.float32)
+    assert matmul.best_kind() == kind
 
 
 @needs_onednn
