@@ -302,8 +302,16 @@ class Line:
 
 def mask(text: str, language: str) -> str:
     r"""Return the text with each character of a string or comment replaced by `\0`, so that offsets stay the same."""
+    return _masked(text, _literals(text, language))
+
+
+def _literals(text: str, language: str) -> list[lexing.Token]:
+    return [token for token in lexing.tokens(text, lexing.named(language)) if token.kind != "code"]
+
+
+def _masked(text: str, literals: Iterable[lexing.Token]) -> str:
     pieces, at = [], 0
-    for token in (token for token in lexing.tokens(text, lexing.named(language)) if token.kind != "code"):
+    for token in literals:
         pieces += [text[at : token.span.start], "\0" * (token.span.end - token.span.start)]
         at = token.span.end
     return "".join([*pieces, text[at:]])
@@ -375,9 +383,12 @@ def n_loose(text: str, language: str) -> int:
 
 def n_unclosed(text: str, language: str) -> int:
     """Return how many brackets, strings and comments the text opens and does not close."""
-    literals = [token for token in lexing.tokens(text, lexing.named(language)) if token.kind in ("string", "comment")]
-    n_literals = sum(token.ends == "text" or (token.kind == "string" and token.ends == "line") for token in literals)
-    return n_literals + n_open("", text, language)
+    literals = _literals(text, language)
+    n_literals = sum(
+        token.kind in ("string", "comment") and (token.ends == "text" or (token.kind == "string" and token.ends == "line"))
+        for token in literals
+    )
+    return n_literals + len(_unpaired(_masked(text, literals), _partners(language))[0])
 
 
 def _partners(language: str) -> dict[str, str]:

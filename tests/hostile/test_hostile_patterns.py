@@ -11,6 +11,7 @@ import ast
 import importlib
 import pkgutil
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -419,14 +420,27 @@ def readers(text: str, language: languages.Language) -> dict[str, Callable[[], o
     return of_language | (of_text if language is languages.TABLE[0] else {})
 
 
+def untraced_s(read: Callable[[], object]) -> float:
+    """Return the processor time of a call, without what measuring coverage adds to each of its lines."""
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        start = time.process_time()
+        read()
+        return time.process_time() - start
+    finally:
+        sys.settrace(trace)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
 def test_no_function_takes_long_in_a_worst_text(language: languages.Language) -> None:
     slow = {}
     for unit in UNITS:
         for name, read in readers(unit * (N_CHARS // len(unit)), language).items():
-            start = time.process_time()
-            read()
-            if (took := time.process_time() - start) > MOST_CPU_S:
-                slow[name, unit] = took
+            took = [untraced_s(read)]
+            while min(took) > MOST_CPU_S and len(took) < 3:  # other programs may slow it down
+                took.append(untraced_s(read))
+            if min(took) > MOST_CPU_S:
+                slow[name, unit] = min(took)
     assert slow == {}
