@@ -14,6 +14,8 @@ _MAX_DIGITS = 5  # of the number of settings in the environment
 _PROTOCOLS = "git:http:https:ssh"
 # The settings that name programs for a fetch, with what takes their place. The other programs of git run for other commands.
 _FOR_FETCHING = {"core.sshcommand": "ssh", "core.askpass": "", "core.alternaterefscommand": "true"}
+# The ends of the settings that name files for a fetch, of cookies and of keys: git would send them, and write the cookies.
+_FILES = ("cookiefile", "savecookies", "sslcert", "sslkey")
 
 
 class GitError(Exception):
@@ -36,15 +38,15 @@ def is_root(folder: Path) -> bool:
 
 
 def read(folder: Path, command: str, *arguments: str) -> bytes:
-    """Return what a command of git prints that only reads. It runs no program that the repository's configuration names."""
+    """Return what a command of git prints that only reads. It uses no program or file that the repository's configuration names."""
     settings, variables = {"core.hooksPath": os.devnull}, {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"}
     if command == "diff":  # the only one that reads contents, so it may run filters, and fetch what a partial clone lacks
         own, users = _settings(folder)
         for name in own:
             if name.startswith(("filter.", "credential.")):
                 settings[name] = ""
-            elif name in _FOR_FETCHING:
-                settings[name] = users.get(name, _FOR_FETCHING[name])
+            elif name in _FOR_FETCHING or (name.startswith("http.") and name.endswith(_FILES)):
+                settings[name] = users.get(name, _FOR_FETCHING.get(name, ""))
             elif name.startswith("remote.") and name.endswith(".uploadpack"):
                 settings[name] = "git-upload-pack"
         settings["maintenance.auto"] = "false"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import http.server
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -314,3 +316,46 @@ def test_a_repository_from_an_archive_runs_nothing(project: Path, arguments: tup
     assert not ran.exists(), result.stderr
     subprocess.run(["git", "diff", "--stat", "HEAD"], capture_output=True, check=False)
     assert ran.exists(), "git itself would have run one"
+
+
+class _Cookies(http.server.BaseHTTPRequestHandler):
+    """A server without a repository, which sets a cookie."""
+
+    def do_GET(self) -> None:
+        self.server.asked_with.append(self.headers.get("Cookie"))  # type: ignore[attr-defined]
+        self.send_response(404)
+        self.send_header("Set-Cookie", "a=1; Path=/; Expires=Fri, 01 Jan 2100 00:00:00 GMT")
+        self.end_headers()
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("section", ["http", "http.http://127.0.0.1:{}"])
+def test_a_repository_from_an_archive_names_no_file_of_cookies(project: Path, tmp_path: Path, section: str) -> None:
+    cookies = tmp_path / "cookies"
+    cookies.write_text("127.0.0.1\tFALSE\t/\tFALSE\t4102444800\tsession\tmine\n")
+    before = cookies.read_text()
+    (project / "a.py").write_text(STUB)
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "x")
+    blob = git("rev-parse", "HEAD:a.py")
+    (project / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Cookies) as server:
+        server.asked_with = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for key, value in (
+            ("remote.origin.promisor", "true"),
+            ("remote.origin.url", f"http://127.0.0.1:{server.server_port}/x"),
+            ("extensions.partialClone", "origin"),
+            (f"{section.format(server.server_port)}.cookieFile", str(cookies)),
+            (f"{section.format(server.server_port)}.saveCookies", "true"),
+        ):
+            git("config", key, value)
+        (project / "a.py").write_text(STUB + "# mine\n")
+        run(".", "--changed-since", "HEAD")
+        assert (cookies.read_text(), {*server.asked_with}) == (before, {None})  # type: ignore[attr-defined]
+        subprocess.run(["git", "diff", "--stat", "HEAD"], capture_output=True, check=False)
+        assert "session=mine" in server.asked_with, "git itself would have sent it"  # type: ignore[attr-defined]
+        server.shutdown()
