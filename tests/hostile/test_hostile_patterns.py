@@ -444,3 +444,14 @@ def test_no_function_takes_long_in_a_worst_text(language: languages.Language) ->
             if min(took) > MOST_CPU_S:
                 slow[name, unit] = min(took)
     assert slow == {}
+
+
+def test_a_query_takes_no_time_that_grows_with_the_square_of_a_text() -> None:
+    language = languages.by_id("python")
+    assert language is not None
+
+    def least_s(n: int) -> float:
+        tree = syntax.parse("@a\n" * n + "def f():\n    pass\n", language)
+        return min(untraced_s(lambda: syntax.find_facts(tree.tree, language, tree.offsets)) for _ in range(3))
+
+    assert least_s(16_000) < 8 * least_s(4_000)
