@@ -38,7 +38,7 @@ def is_root(folder: Path) -> bool:
 
 
 def read(folder: Path, command: str, *arguments: str) -> bytes:
-    """Return what a command of git prints that only reads. It uses no program or file that the repository's configuration names."""
+    """Return what a command of git prints that only reads. It uses no program or file that the repository's settings name."""
     settings, variables = {"core.hooksPath": os.devnull}, {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"}
     if command == "diff":  # the only one that reads contents, so it may run filters, and fetch what a partial clone lacks
         own, users = _settings(folder)
