@@ -11,7 +11,6 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.client.port import EngineError
-from dg_lsp.core import positions
 from dg_lsp.core.values import Span
 from dg_lsp.server import configuration, convert, methods, reasons
 from dg_lsp.server.methods import Versioned
@@ -205,6 +204,8 @@ async def inline_completion(server: DgLanguageServer, params: lsp.InlineCompleti
     encoding, context = server.documents.encoding, params.context
     automatic = context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic
     reply = await _answer(server, params, automatic=automatic, selected=context.selected_completion_info)
+    if reply is None:
+        return lsp.InlineCompletionList([])
     items = []
     for suggestion in reply.suggestions:
         # A span is replaced for the item selected in the editor's own list, such as the word that it completes.
@@ -224,6 +225,8 @@ async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> 
     goes_on = kind == lsp.CompletionTriggerKind.TriggerForIncompleteCompletions and server.listed_by_hand == uri
     server.listed_by_hand = uri if is_invoked or goes_on else ""
     reply = await _answer(server, params, automatic=not (is_invoked or goes_on))
+    if reply is None:
+        return lsp.CompletionList(is_incomplete=True, items=[])
     items = [
         convert.to_completion_item(reply.index, reply.at, suggestion.text, encoding=encoding)
         for suggestion in reply.suggestions
@@ -237,34 +240,33 @@ async def _answer(
     *,
     automatic: bool,
     selected: lsp.SelectedCompletionInfo | None = None,
-) -> Reply:
-    """Return the reply to a request at a position; an engine error is shown to the user, not raised.
+) -> Reply | None:
+    """Return the reply to a request at a position, None if there is none; an engine error is shown to the user, not raised.
 
     `selected` is the item selected in the editor's own completion list.
     """
-    from dg_lsp.server.completion import Reply, SuggestionRequest
-
     uri, encoding = params.text_document.uri, server.documents.encoding
     doc = server.documents.get(uri)
     if doc is None:
         server.note_outcome(reasons.UNKNOWN)
-        return Reply(positions.lines(""))
+        return None
     item = (convert.to_span(doc.index, selected.range, encoding), selected.text) if selected else None
     offset = convert.to_offset(doc.index, params.position, encoding)
     try:
+        from dg_lsp.server.completion import SuggestionRequest  # the installation may have changed before the first request
+
         return await server.completer.complete(SuggestionRequest(uri, offset, automatic, item, server.client.own_wait_ms))
     except EngineError as error:
         server.note_outcome(reasons.no_engine(str(error)))
         await server.tell(str(error))
-        return Reply(doc.index)
     except Exception as error:
         # Editors would show a popup for each error response, so only log it.
         log.exception("a request for suggestions failed")
         server.note_outcome(reasons.failed(error))
-        return Reply(doc.index)
     finally:
-        if latencies := server.completer.rhythm.latencies_ms:
+        if "completer" in vars(server) and (latencies := server.completer.rhythm.latencies_ms):
             server.reporter.update(latency_ms=round(latencies[-1]))
+    return None
 
 
 async def next_edit(server: DgLanguageServer, params: object) -> dict[str, Any]:
@@ -276,10 +278,10 @@ async def next_edit(server: DgLanguageServer, params: object) -> dict[str, Any]:
     doc = server.documents.get(uri)
     if server.settings.next_edit == "off" or doc is None or doc.document.version != asked.document.version:
         return {"edits": []}
-    from dg_lsp.server.next_edit import EditRequest
-
     at = convert.to_offset(doc.index, asked.position, encoding)
     try:
+        from dg_lsp.server.next_edit import EditRequest
+
         offer = await server.next_edits.offer(EditRequest(uri, at, automatic=asked.context.trigger_kind != 1))
     except EngineError as error:
         await server.tell(str(error))
@@ -287,6 +289,7 @@ async def next_edit(server: DgLanguageServer, params: object) -> dict[str, Any]:
     except Exception:
         # Editors would show a popup for each error response, so only log it.
         log.exception("a request for the next edit failed")
+        server.explain()
         return {"edits": []}
     if offer is None:
         return {"edits": []}

@@ -10,7 +10,7 @@ import pytest
 
 import dg_lsp
 from dg_lsp.server import installation
-from tests.e2e.editor import NEOVIM, ROOT, URI, Editor, command, environment, says
+from tests.e2e.editor import CODE, NEOVIM, ROOT, URI, Editor, command, environment, says
 from tests.e2e.rpc import RpcError
 
 pytestmark = pytest.mark.e2e
@@ -22,9 +22,19 @@ def remove(package: Path) -> None:
 
 def update(package: Path) -> None:
     """Replace modules by others; the package's own file stays, as in most updates."""
-    for name in ("running", "offers"):
+    for name in ("running", "offers", "completion", "next_edit"):
         (package / "server" / f"{name}.py").write_text("from dg_lsp.server.methods import NewInThisVersion\n")
     shutil.rmtree(package / "server" / "__pycache__", ignore_errors=True)
+
+
+def installed(folder: Path) -> tuple[Path, Editor]:
+    """Return a copy of the package, and an editor whose server runs it."""
+    package = folder / "site" / "dg_lsp"
+    shutil.copytree(Path(dg_lsp.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    (package.parent / "tests").symlink_to(ROOT / "tests")
+    client = Editor(*command(), env=environment(folder, PYTHONPATH=str(package.parent), PYTHONSAFEPATH="1"))
+    client.journal = folder / "journal"
+    return package, client
 
 
 @pytest.mark.parametrize(
@@ -34,11 +44,7 @@ def update(package: Path) -> None:
 async def test_a_changed_installation_is_named_once_and_suggestions_go_on(
     tmp_path: Path, changed: Callable[[Path], None], sentence: str, choice: str | None
 ) -> None:
-    package = tmp_path / "site" / "dg_lsp"
-    shutil.copytree(Path(dg_lsp.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
-    (package.parent / "tests").symlink_to(ROOT / "tests")
-    client = Editor(*command(), env=environment(tmp_path, PYTHONPATH=str(package.parent), PYTHONSAFEPATH="1"))
-    client.journal = tmp_path / "journal"
+    package, client = installed(tmp_path)
     questions = list[str]()
 
     def chosen(params: dict[str, str]) -> dict[str, str] | None:
@@ -67,4 +73,28 @@ async def test_a_changed_installation_is_named_once_and_suggestions_go_on(
         assert item["insertText"] == "1"
         said = [message["message"] for message in client.said("window/showMessage")]
         assert [*questions, *said] == [sentence if changed is update else f"dg-lsp: {sentence.removeprefix('dg-lsp ')}"]
+        assert await client.end() == 0
+
+
+@pytest.mark.parametrize(("changed", "sentence"), [(update, installation.UPDATED), (remove, installation.REMOVED)])
+async def test_an_installation_that_changes_before_the_first_suggestion_is_named_once(
+    tmp_path: Path, changed: Callable[[Path], None], sentence: str
+) -> None:
+    package, client = installed(tmp_path)
+    questions = list[str]()
+    client.answers["window/showMessageRequest"] = lambda params: questions.append(params["message"])
+    async with client:
+        await client.hello(CODE, settings={"completion": {"debounce": 0}, "next_edit": {"trigger": "manual"}})
+        client.open(says(text="1") + "x = \n")
+        changed(package)
+        assert [await client.suggestions(1, 4) for _ in range(2)] == [[], []]
+        at = {
+            "textDocument": {"uri": URI, "version": 1},
+            "position": {"line": 1, "character": 4},
+            "context": {"triggerKind": 1},
+        }
+        assert await client.request("textDocument/copilotInlineEdit", at) == {"edits": []}
+        await client.until(lambda: questions or client.said("window/showMessage"))
+        told = [*questions, *(message["message"] for message in client.said("window/showMessage"))]
+        assert sum(sentence.removeprefix("dg-lsp ") in text for text in told) == 1
         assert await client.end() == 0
