@@ -294,8 +294,8 @@ class _Reader:
 
     def _closes(self, line: int) -> bool:
         code = self.lines.content(line).strip()
-        # A `{` goes on with the head above it; with a comma at its end, the line is a row of a table.
-        is_row = code.startswith("{") and code.endswith(",")
+        # A `{` goes on with the head above it; with a comma at the end of its code, the line is a row of a table.
+        is_row = code.startswith("{") and languages.mask(code, self.language.name).rstrip("\0 \t").endswith(",")
         return not is_row and re.match(rf"[)\]{{}}]|(?:{self.language.closes})", code) is not None
 
     def _is_open(self, first: int, last: int) -> bool:

@@ -24,7 +24,8 @@ _CASE = re.compile(
     "^(?:case_(?:statement|item)|switch_(?:block_statement_group|case|default|rule|section)|(?:expression|type|default)_case"
     "|when|in_clause|match_(?:arm|(?:conditional|default)_expression)|default_statement)$"
 )
-_OTHERS = re.compile("^switch_label|^constant_pattern|^default|guard|when_|attr|;&")
+_CONDITION = "guard|when_|attr|;&"
+_OTHERS = re.compile(f"^switch_label|^constant_pattern|^default|{_CONDITION}")
 # Lists of its values.
 _VALUES = re.compile("^(?:expression_list|switch_label|(?:match_|or_|alternative_)?pattern|match_condition_list)$")
 # In the grammars' names of nodes.
@@ -153,13 +154,11 @@ def _labels(case: Node) -> list[Node]:
     values = [*next(filter(None, fields), ())]
     if any(one.end_byte == other.start_byte for one, other in itertools.pairwise(values)):
         return []  # parts of one pattern, as in `*"a"*`
-    values += [
-        node for node in case.children if re.search("^switch_label|^constant_pattern|^default|guard|when_|attr|;&", node.type)
-    ]
+    values += [node for node in case.children if _OTHERS.search(node.type)]
     for value in values:
         if _VALUES.match(value.type):
             values += [node for node in value.children if node.is_named or node.type == "default"]
-        if re.search("guard|when|attr|;&", value.type) or value.child_by_field_name("condition"):
+        if re.search(_CONDITION, value.type) or value.child_by_field_name("condition"):
             return []
     return [value for value in values if not _VALUES.match(value.type) and not _DECLARES.search(value.type)]
 
