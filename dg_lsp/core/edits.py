@@ -298,10 +298,15 @@ def repeats(asked: Question, answer: str) -> bool:
         old = asked.window.text[hunk.start - start : hunk.end - start]
         if old.split() != hunk.text.split():
             gone, come = _changed_parts(old, hunk.text)
-            elsewhere = (edit for edit in asked.edits if not (new := edit.new.strip()) or new not in old)
+            lines = set(map(str.strip, old.splitlines()))
+            elsewhere = (edit for edit in asked.edits if not edit.new.strip() or not lines.issuperset(_stripped(edit.new)))
             made = (_changed_parts(edit.old, edit.new) for edit in elsewhere)
             return bool(gone or come) and any(gone <= removed and come <= added for removed, added in made)
     return False
+
+
+def _stripped(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _changed_parts(old: str, new: str) -> tuple[set[str], set[str]]:

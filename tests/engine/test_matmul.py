@@ -43,7 +43,7 @@ def test_few_shapes_occur_for_any_number_of_tokens() -> None:
 
 @pytest.fixture
 def choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Patches under which the kind of products is chosen anew."""
+    """Patches under which the kind of products is chosen again."""
     with monkeypatch.context() as patch:
         matmul.best_kind.cache_clear()
         yield patch

@@ -90,7 +90,7 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
     types -= (
         frozenset().union(*(bound_names(_TYPES.sub("", _unix(part))) or () for part in (before, after))) if types else types
     )
-    lazy = _LAZY in filled.text or not any(_is_quoted(name, filled.text) for name in types)
+    lazy = _LAZY.search(filled.text) is not None or types.isdisjoint(_quoted(filled.text) if types else ())
     imports, filename = _type_imports(before), uri.rpartition("/")[2]
     module = _Module(region.opener, bound_before, bound_after, sees_later, imports, filename, types, lazy)
     unbound = partial(_unbound, region.head, region.tail, module)
@@ -315,8 +315,10 @@ def _type_names(text: str) -> frozenset[str]:
     return frozenset(name for match in _TYPES.finditer(_unix(text)) for name in _bound_in_block(match[0]))
 
 
-def _is_quoted(name: str, text: str) -> bool:
-    return re.search(rf"""["'][^"'\n]{{0,80}}\b{re.escape(name)}\b""", text) is not None
+@memo.of_texts
+def _quoted(text: str) -> frozenset[str]:
+    """Return the words behind a quote, in its line."""
+    return frozenset(word for match in _BEHIND_QUOTE.finditer(text) for word in _WORD.findall(match[0]))
 
 
 @memo.of_texts
@@ -329,7 +331,8 @@ def _unix(text: str) -> str:
 
 
 _WORD = re.compile(r"[^\W\d]\w*")
-_LAZY = "from __future__ import annotations"
+_BEHIND_QUOTE = re.compile(r"""["'][^"'\n]{0,120}""")
+_LAZY = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^()]*|[^\n#]*)\bannotations\b", re.MULTILINE)
 # A block for type checkers: its indented lines, comments and blank lines.
 _TYPES = re.compile(r"^if[ \t]+(?:\w+\.)?TYPE_CHECKING[ \t]*:[^\n]*+(?:\n(?:[ \t#][^\n]*+)?(?=\n|\Z))*+", re.MULTILINE)
 _TYPE_IMPORT = re.compile(
