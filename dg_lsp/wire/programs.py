@@ -24,8 +24,9 @@ _OF_REPOSITORY = frozenset(
     )
 )
 # How a word ends, in the singular, in the name of a variable that holds a key or a password: `OPENAI_API_KEY`, `PGPASSWORD`.
-_SECRET = ("AUTHORIZATION", "COOKIE", "CREDENTIAL", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN")
-_SECRET_WORDS = frozenset({"AUTH", "BEARER", "JWT", "PASS", "PAT", "PWD", "SK", "SSHPASS"})
+_SECRET = ("AUTHORIZATION", "COOKIE", "CRED", "CREDENTIAL", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN")
+_SECRET_WORDS = frozenset({"AUTH", "BEARER", "JWT", "OAUTH", "OTP", "PASS", "PAT", "PSK", "PSW", "PW", "PWD", "SK", "SSHPASS"})
+_SHORTEST = 16  # characters of a value that services make so that it can be recognised
 _NO_SECRETS = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 """The variables that name a proxy, maybe with its password, for whatever fetches over HTTP."""
@@ -96,14 +97,22 @@ def find(name: str) -> str:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    words = [word.rstrip("0123456789") for word in name.upper().split("_")]
+    words = [word.rstrip("0123456789") for word in name.upper().replace("-", "_").replace(".", "_").split("_")]
     is_named = any(word.removesuffix("S").endswith(_SECRET) or word in _SECRET_WORDS for word in words)
     # The values of git's settings may be headers with keys.
-    return (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_") or _has_password(name, value)
+    if (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_") or _has_password(name, value):
+        return True
+    if len(value) < _SHORTEST or "://" in value:
+        return False
+    from dg_lsp.core import secrets
+
+    return bool(secrets.spans(value))
 
 
 def _has_password(name: str, value: str) -> bool:
     """Return whether the value has a URL with a password, which may contain a slash, or a user who may be a token.
+
+    A connection string and a query may also name it: `password=`.
 
     Servers of HTTP and NATS take tokens as users. Elsewhere, as for ssh and databases, a user without a password is a name,
     without which tests would not find their database. A proxy may have a password without a scheme.
@@ -113,7 +122,10 @@ def _has_password(name: str, value: str) -> bool:
     return (name.upper().endswith("PROXY") and "@" in value) or re.search(_HAS_USER, value) is not None
 
 
-_HAS_USER = r"(?i:https?|wss?|nats|tls)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@"
+_HAS_USER = (
+    r"(?i:https?|wss?|nats|tls)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@"
+    r"|(?<![\w.-])(?i:password|passwd|pwd|accountkey|api_?key|sig|token|authorization)=[^\s;&]"
+)
 
 
 def _module_folders() -> list[str]:

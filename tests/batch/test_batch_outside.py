@@ -123,7 +123,7 @@ SECRETS = [
     "INCEPTION_API_KEY", "ANTHROPIC_APIKEY", "GITHUB_TOKEN", "VAULT_ADDR_TOKENS", "STRIPE_SK", "HTTP_COOKIE", "GH_PAT",
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "NPM_AUTH", "npm_token", "PGPASSWORD", "MYSQL_PWD", "DB_PASS",
     "SECRET_KEY_BASE", "GOOGLE_CREDENTIALS", "SIGNING_PASSPHRASE", "GIT_CONFIG_VALUE_0", "TOKEN1", "MASTERKEY2",
-    "SSHPASS", "BEARER", "AUTHORIZATION",
+    "SSHPASS", "BEARER", "AUTHORIZATION", "SERVICE_CREDS", "SERVICE_CREDS_PSW", "DB_PW", "WIFI_PSK", "GOOGLE_OAUTH",
 ]  # fmt: skip
 WITH_SECRETS = {
     "DATABASE_URL": "postgres://user:s3cr3t@localhost/db",
@@ -141,8 +141,14 @@ WITH_SECRETS = {
     "WITH_EXTRA": "git+https://s3cr3t@localhost/x",
     "QUEUE": "nats://s3cr3t@localhost",
     "MIRROR": "HTTPS://s3cr3t@localhost/x",
+    "JDBC": "jdbc:postgresql://localhost/db?user=me&password=s3cr3t",
+    "STORAGE": "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cr3t;EndpointSuffix=x",
+    "DOWNLOAD": "https://localhost/c?sv=1&sig=s3cr3t",
+    "GH": "ghp_" + "s3cr3t" * 6,
 }
 WITHOUT_SECRETS = {
+    "MAVEN_OPTS": "-Djavax.net.ssl.trustStorePassword=changeit",
+    "GITHUB_SHA": "0123456789abcdef0123456789abcdef01234567",
     "DOCKER_HOST": "ssh://me@host",
     "TEST_DATABASE_URL": "postgres://me@localhost/db",
     "TEST_BROKER": "amqp://guest@localhost:5672/x",
