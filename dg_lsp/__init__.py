@@ -36,6 +36,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
+    if MemoryError in map(type, chain):  # without a generator, for which there may be no memory
+        return True
     return any(
         isinstance(each, MemoryError)
         or type(each).__name__ == "OutOfMemoryError"  # torch's, for a GPU

@@ -25,14 +25,24 @@ def main() -> None:
         elif is_out_of_memory(error):
             message, status = OUT_OF_MEMORY, 2
         else:
-            from dg_lsp.cli import main as cli
-
-            message, status = cli.about(error), 2
+            message, status = _about(error), 2
     else:
         return
     # Here, where the failed frames have freed their memory.
     print(f"dg-lsp: {message}", file=sys.stderr)
     sys.exit(status)
+
+
+def _about(error: BaseException) -> str:
+    """Return the sentence about an unexpected error; lack of memory shows as others too, and then there is none for this."""
+    try:
+        from dg_lsp.cli import main as cli
+
+        return cli.about(error)
+    except Exception as another:
+        if not is_out_of_memory(another):
+            raise
+        return OUT_OF_MEMORY
 
 
 def _run() -> None:
