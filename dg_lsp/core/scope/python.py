@@ -332,7 +332,7 @@ def _unix(text: str) -> str:
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _BEHIND_QUOTE = re.compile(r"""["'][^"'\n]{0,120}""")
-_LAZY = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^()]*|[^\n#]*)\bannotations\b", re.MULTILINE)
+_LAZY = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*+(?:\([^()]*?|[^\n#]*?)\bannotations\b", re.MULTILINE)
 # A block for type checkers: its indented lines, comments and blank lines.
 _TYPES = re.compile(r"^if[ \t]+(?:\w+\.)?TYPE_CHECKING[ \t]*:[^\n]*+(?:\n(?:[ \t#][^\n]*+)?(?=\n|\Z))*+", re.MULTILINE)
 _TYPE_IMPORT = re.compile(
