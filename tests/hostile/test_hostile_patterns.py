@@ -422,13 +422,13 @@ def readers(text: str, language: languages.Language) -> dict[str, Callable[[], o
     return of_language | (of_text if language is languages.TABLE[0] else {})
 
 
-def untraced_s(read: Callable[[], object]) -> float:
-    """Return the processor time of a call, the least of three, without coverage and the collection of garbage."""
+def untraced_s(read: Callable[[], object], n: int = 3) -> float:
+    """Return the processor time of a call, the least of `n`, without coverage and the collection of garbage."""
     trace, times = sys.gettrace(), list[float]()
     sys.settrace(None)
     gc.disable()
     try:
-        for _ in range(3):
+        for _ in range(n):
             start = time.process_time()
             read()
             times.append(time.process_time() - start)
@@ -449,10 +449,7 @@ def test_no_function_takes_long_in_a_worst_text(language: languages.Language) ->
     slow = {}
     for unit in UNITS:
         for name, read in readers(unit * (N_CHARS // len(unit)), language).items():
-            start = time.process_time()
-            read()
-            # The first time says little: coverage triples that of Python's lines.
-            if time.process_time() - start > MOST_CPU_S / 2 and (took := untraced_s(read)) > (most := counting_s()):
+            if untraced_s(read, 1) > MOST_CPU_S and (took := untraced_s(read)) > (most := counting_s()):
                 slow[name, unit] = took, most
     assert slow == {}
 
