@@ -47,6 +47,8 @@ from dg_lsp.core.memo import Memo
 from dg_lsp.core.positions import ByteOffsets, Lines
 from dg_lsp.core.values import Document, Span
 
+TEXTS = re.compile("string|comment|text|pattern|heredoc|char|rune|content|format|escape|regex|preproc_arg")
+"""Matches the names of the grammars' tokens that are text, and not code."""
 PLACEHOLDERS = ("placeholder", "placeholder.weak", "placeholder.inline")
 """The captures for code that marks where something is missing."""
 
@@ -271,10 +273,10 @@ class Syntax:
         """Return whether the code at the offset is nested too deeply to be queried."""
         return len(self.ancestors(self.node_at(Span(offset, offset)))) > MOST_AROUND
 
-    def token_ends(self, span: Span) -> tuple[int, ...]:
-        """Return the end of each token within the span, in order."""
+    def tokens(self, span: Span) -> Iterator[Node]:
+        """Yield the tokens within the span, in order."""
         start, end = self.offsets.to_byte(span.start), self.offsets.to_byte(span.end)
-        ends, todo = list[int](), [self.node_at(span)]
+        todo = [self.node_at(span)]
         while todo:
             node = todo.pop()
             if node.end_byte <= start or node.start_byte >= end:
@@ -282,8 +284,18 @@ class Syntax:
             if node.child_count:
                 todo += reversed(node.children)
             elif start <= node.start_byte and node.end_byte <= end:
-                ends.append(self.offsets.to_end(node.end_byte))
-        return tuple(ends)
+                yield node
+
+    def first_closer(self, span: Span) -> int | None:
+        """Return the offset of the first closing bracket in the span that the span did not open, or None."""
+        (opening, closing), depth = self.language.brackets, 0
+        for token in (token for token in self.tokens(span) if not TEXTS.search(token.type)):
+            start = self.offsets.to_point(token.start_byte)
+            for at, char in enumerate(self.text[start : self.offsets.to_end(token.end_byte)], start):
+                depth += (char in opening) - (char in closing)
+                if depth < 0:
+                    return at
+        return None
 
     def enclosing_function(self, offset: int) -> Span | None:
         """Return the smallest function or closure around the offset."""

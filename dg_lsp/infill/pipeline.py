@@ -224,7 +224,8 @@ def _cut(polished: Suggestion, lead: str, threshold: float, to_cut: Callable[[Ca
     if unsure is not None and whole is not None and not whole.errors:
         start = edit.span.start
         own = Span(start, start + len(edit.text))
-        ends = [end - start - whole.text.count("\r\n", start, end) - len(lead) for end in whole.token_ends(own)]
+        token_ends = (whole.offsets.to_end(token.end_byte) for token in whole.tokens(own))
+        ends = [end - start - whole.text.count("\r\n", start, end) - len(lead) for end in token_ends]
     for beginning in extent.cuts(text, unsure, ends):
         alone = to_cut(replace(polished.candidate, texts=(beginning,)))
         # A cut may leave half a construct, such as an open bracket, which the whole text closes.

@@ -19,11 +19,9 @@ from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.frames import PLAIN_ANSWERS, plain_edits
 from dg_lsp.core.scope import declared
-from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.syntax import TEXTS, Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span, joined
 
-# In the grammars' names of nodes.
-_WORDS = re.compile("string|comment|text|pattern|heredoc|char|rune|content|format|escape|preproc_arg")
 # The nodes around a macro's code.
 _MACROS = frozenset({"preproc_def", "preproc_function_def"})
 # In these nodes of Bash, if they are arguments, signs such as arrows stand for themselves. Spaces, quotes and dashes do not.
@@ -103,7 +101,7 @@ def _is_words(tree: Syntax, at: int) -> bool:
     if node.parent is not None and node.parent.type in _MACROS:  # its tree does not say what is a string
         start = tree.span(node).start
         return languages.mask(tree.text[start : at + 1], tree.language.name)[-1] == "\0"
-    return bool(_WORDS.search(node.type))
+    return bool(TEXTS.search(node.type))
 
 
 def _occurrences(text: str, char: str) -> Iterator[int]:

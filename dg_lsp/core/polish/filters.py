@@ -62,11 +62,25 @@ class Around:
                 return n_one - n_other
         return self.n_loose(one) - self.n_loose(other)
 
+    def first_closer(self, answer: str) -> int | None:
+        """Return the offset of the first bracket in the answer that closes what the answer did not open, or None.
+
+        The tree tells, if the file parses with the answer; otherwise the delimiters of the language's strings do.
+        """
+        filled, language = self.filled(answer) if _CLOSER.search(answer) else None, self.document.language
+        if filled is None or filled.errors:
+            # Without a grammar, the strings of the language before the answer are not known here.
+            return languages.first_closer(answer, language, "" if self.tree is None else self.place.head)
+        span, start = answer_span(answer, self), len(answer) - len(answer.lstrip())
+        closer = filled.first_closer(span)
+        return closer and start + closer - span.start - filled.text.count("\r\n", span.start, closer)
+
     def n_loose(self, answer: str) -> int:
         """Return how many brackets, tags and quotes of the hole's line lack their partner, with this answer in it."""
         return languages.n_loose(self.place.head + answer + self.place.tail, self.document.language)
 
 
+_CLOSER = re.compile(r"[)\]}]")
 # Returns the text, changed or not, or None to drop the candidate.
 Filter = Callable[[str, Around], "str | None"]
 
@@ -201,12 +215,8 @@ def cut_at_dedent(text: str, around: Around) -> str:
 
 def cut_at_closer(text: str, around: Around) -> str:
     """Cut at a bracket that closes an outer construct, if the document already closes that construct."""
-    language = around.document.language
-    head = around.place.head
-    # Without a grammar, the strings of its language are not known here.
-    before = "" if around.tree is None else head
-    closer = languages.first_closer(text, language, before)
-    if closer is None or languages.first_closer(around.old, language, before) is not None:
+    language, head, closer = around.document.language, around.place.head, around.first_closer(text)
+    if closer is None or around.first_closer(around.old) is not None:
         return text
     cut = text[:closer]
     if around.tree is None:
