@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dg_lsp.core import holes, languages, polish, syntax
+from dg_lsp.core.polish import frames
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Span, apply
@@ -168,3 +169,12 @@ def test_a_bad_answer_in_a_broken_file_takes_few_parses(language: str, text: str
     assert n_parses("zz(((") <= 30
     assert n_parses("ww[[[") <= 8
     assert n_parses("vv(((") <= 8
+
+
+@pytest.mark.parametrize(("name", "head", "row", "end"), ROWS["long statements"])
+def test_an_edit_in_a_long_statement_is_parsed_with_few_lines(name: str, head: str, row: str, end: str) -> None:
+    made, tree = document(name, f"{head}{row * 1000}{end}x = (\n")
+    for line in row.strip("\n").split("\n"):
+        at = made.text.index(line, len(head) + 500 * len(row)) + len(line)
+        hole = holes.at_cursor(made, at, tree)
+        assert all(len(frame.syntax.lines) < 500 for frame in frames._frames(tree, (hole,)))

@@ -23,7 +23,8 @@ from dg_lsp.core.values import Edit, Hole, Span
 
 MAX_LINES = 2_000  # that are read on each side of the edit
 MAX_BLOCKS = 100  # around an edit
-MAX_HEAD = 40  # the lines of a block's head
+MAX_HEAD = 40  # the lines of a block's head, and those that may close it
+MAX_BODY = 200  # the lines within a statement; those of a longer one tell nothing of its head and its end
 MAX_OPENERS = 20  # plain answers that are tried because they open what the lines below close
 
 PLAIN_ANSWERS = ("", "x")
@@ -147,21 +148,27 @@ class _Frame:
 def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
     """Return the frames of holes, from the largest: their lines in all blocks around them, without their block, and alone."""
     lines, language = before.lines, before.language
-    reader, last = _Reader(lines, language), lines.at(holes[-1].span.end)
-    depth = _width(lines.indent(lines.at(holes[0].span.start)) or holes[0].indent)
-    first = reader.start(lines.at(holes[0].span.start), depth)
+    reader, own, last = _Reader(lines, language), lines.at(holes[0].span.start), lines.at(holes[-1].span.end)
+    depth = _width(lines.indent(own) or holes[0].indent)
+    first = reader.start(own, depth)
     blocks, (end, closers) = list(itertools.islice(reader.blocks(first, depth), MAX_BLOCKS)), reader.below(last, depth)
+    end = end if end - last <= MAX_BODY else last
     tag = lines.text.find(language.tag) if language.tag else -1
     known = {before.text: before}
 
     def frame(blocks: Iterable[Iterable[int]], end: int) -> _Frame:
-        chosen = {*range(first, end + 1), *itertools.chain(*blocks), *((lines.at(tag),) if tag >= 0 else ())}
+        chosen = {
+            *_between(first, own),
+            *range(own, end + 1),
+            *itertools.chain(*blocks),
+            *((lines.at(tag),) if tag >= 0 else ()),
+        }
         texts = {number: lines.text[lines.start(number) : lines.behind(number)] for number in sorted(chosen)}
         text = "".join(texts.values())
         if text not in known:
             known[text] = syntax.parse(text, language)
-        ahead = sum(len(each) for number, each in texts.items() if number < first)
-        return _Frame(known[text], lines.start(first) - ahead)
+        ahead = sum(len(each) for number, each in texts.items() if number < own)
+        return _Frame(known[text], lines.start(own) - ahead)
 
     return frame([*blocks, closers], end), frame([*blocks[:1], closers], last), frame([closers], last)
 
@@ -254,7 +261,7 @@ class _Reader:
             line = self.start(line, depth)
             while head < min(line + MAX_HEAD, last) and self._is_open(line, head):
                 head += 1
-            yield [*range(line, head + 1), *self.below(head, depth)[1]]
+            yield [*_between(line, head), *self.below(head, depth)[1]]
 
     def start(self, line: int, depth: int) -> int:
         """Return the first line of the statement that a line goes on with, as `} else {` and `{` do."""
@@ -281,7 +288,7 @@ class _Reader:
             # Python's `else:` needs a block of its own.
             if width == depth and not (self.language.by_indentation and self.lines.content(number).strip()[:1].isalpha()):
                 closers.append(number)
-        return last, closers
+        return last, [*closers[:MAX_HEAD], *closers[MAX_HEAD:][-1:]]
 
     def _width(self, line: int) -> int | None:
         """Return how far a line is indented; None if that says nothing, as for blank lines, comments and directives."""
@@ -294,14 +301,21 @@ class _Reader:
 
     def _closes(self, line: int) -> bool:
         code = self.lines.content(line).strip()
-        # A `{` goes on with the head above it; with a comma at the end of its code, the line is a row of a table.
-        is_row = code.startswith("{") and languages.mask(code, self.language.name).rstrip("\0 \t").endswith(",")
-        return not is_row and re.match(rf"[)\]{{}}]|(?:{self.language.closes})", code) is not None
+        if code.startswith("{"):
+            # It goes on with the head above it; with a comma at the end of its code, the line is a row of a table.
+            code = languages.mask(code, self.language.name).rstrip("\0 \t")
+            return " {" in self.language.openers and not code.endswith(",")
+        return re.match(rf"[)\]}}]|(?:{self.language.closes})", code) is not None
 
     def _is_open(self, first: int, last: int) -> bool:
         """Return whether these lines end in round or square brackets, so that the next one goes on with them."""
         text = self.lines.text[self.lines.start(first) : self.lines.end(last)]
         return languages.closers(text, self.language.name)[1][:1] in (")", "]")
+
+
+def _between(first: int, last: int) -> Iterable[int]:
+    """Return the lines from the first to the last, without those between them if these are many."""
+    return range(first, last + 1) if last - first <= MAX_BODY else (first, last)
 
 
 def _width(indent: str) -> int:
