@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.client.port import EngineError
+from dg_lsp.core.syntax import difference
 from dg_lsp.server.cursor import Cursor, rests, typed
 from dg_lsp.server.reasons import Reason
 
@@ -173,8 +174,11 @@ class Answers:
             answer.task.cancel()
         self._answers = [answer for answer in self._answers if answer.cursor.uri != uri]
 
-    def change_text(self, uri: str) -> None:
-        """Forget where other documents got no suggestion: what this one lacked, its new text may have."""
+    def change_text(self, uri: str, before: str, text: str) -> None:
+        """Move the places in a document whose text changed, and forget where others got no suggestion: it may now have it."""
+        change = difference(before, text)
+        for answer in self._of(uri):
+            answer.cursor = answer.cursor.moved(before, change)
         self._answers = [
             answer
             for answer in self._answers

@@ -128,11 +128,12 @@ class Completer:
         before, after = index.text[index.start(line) : request.offset], index.text[request.offset : index.end(line)]
         if (reason := self._refusal(now, after, automatic=request.automatic)) is not None:
             return self._nothing(reason)
-        place, time = now.cursor, asyncio.get_running_loop().time
+        time = asyncio.get_running_loop().time
         ask_at: float | None = None
         answer: Answer | None = None  # what this request has started, or waited for
         # Each time something changes, look again.
         while self._newest.get(request.uri) is request:
+            place = self._snapshots.place(now)
             fit = self._answers.find(place, lambda found: bool(self._to_show(request, now, found)[0]), answer)
             n_candidates = 1 if self._is_enough(request, now, fit) else now.settings.candidates
             if fit is not None and fit.n_candidates >= n_candidates:
@@ -334,7 +335,7 @@ class Completer:
         self._leave(uri)
         self.rhythm = self.rhythm.typed(self._clock())
         self._unwanted.setdefault(uri, Unwanted()).change(before, text, self._clock())
-        self._answers.change_text(uri)
+        self._answers.change_text(uri, before, text)
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""

@@ -1,14 +1,16 @@
 """A cursor's place, and what the user has typed since an earlier text.
 
-A place is identified by the text around the cursor, not by line numbers, so an answer survives edits elsewhere in the file.
-Pure.
+A place is identified by the text around the cursor and by its offset, which moves with changes above, so an answer survives
+edits elsewhere in the file. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
+
+from dg_lsp.core.syntax import Change, difference
 
 if TYPE_CHECKING:
     from dg_lsp.core.polish import Suggestion  # imported for the first request
@@ -24,16 +26,28 @@ MAX_CLOSERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A cursor position, identified by its document and the text on both sides."""
+    """A cursor position, identified by its document, its offset, and the text on both sides as it was at first.
+
+    The anchor is the first offset at which the present text may differ from that, because text was accepted, typed or deleted.
+    """
 
     uri: str
     before: str
     after: str
-    offset: int = field(compare=False)
+    offset: int
+    anchor: int = field(compare=False)
+
+    def moved(self, text: str, change: Change) -> Cursor:
+        """Return the cursor after a change of its document's text: it moves with a change above the line of its anchor."""
+        if change.old_end <= text.rfind("\n", 0, self.anchor):
+            more = change.new_end - change.old_end
+            return replace(self, offset=self.offset + more, anchor=self.anchor + more)
+        return replace(self, anchor=min(self.anchor, change.start))
 
 
-def at(uri: str, text: str, offset: int) -> Cursor:
-    return Cursor(uri, text[max(0, offset - BEFORE_CHARS) : offset], text[offset : offset + AFTER_CHARS], offset)
+def at(uri: str, text: str, offset: int, anchor: int | None = None) -> Cursor:
+    before, after = text[max(0, offset - BEFORE_CHARS) : offset], text[offset : offset + AFTER_CHARS]
+    return Cursor(uri, before, after, offset, offset if anchor is None else anchor)
 
 
 Typing = tuple[str, str]
@@ -42,16 +56,10 @@ Typing = tuple[str, str]
 
 def typed(then: Cursor, now: Cursor) -> Typing | None:
     """Return what was typed between two cursors, ("", "") when they are the same; None after any other change."""
-    if then.uri != now.uri:
+    n_before, n_typed = len(now.before), now.offset - then.offset
+    end = n_before - n_typed
+    if then.uri != now.uri or not 0 <= n_typed <= n_before or now.before[:end][-TAIL_CHARS:] != then.before[-TAIL_CHARS:]:
         return None
-    tail, n_before = then.before[-TAIL_CHARS:], len(now.before)
-    end = n_before - (now.offset - then.offset)
-    if not (end <= n_before and len(tail) <= end and now.before.endswith(tail, 0, end)):
-        # The text above has changed, so the offset says nothing. Where text repeats itself, nothing else does.
-        start = now.before.find(tail)
-        if len(tail) < TAIL_CHARS or start < 0 or start != now.before.rfind(tail):
-            return None
-        end = start + TAIL_CHARS
     for n in range(MAX_CLOSERS + 1):
         closers = now.after[:n]
         if len(closers) == n and not closers.strip(CLOSERS) and now.after[n:] == then.after[: AFTER_CHARS - n]:
@@ -83,7 +91,7 @@ def _rest(text: str, typing: Typing) -> str | None:
 
 def _moves(text: str, offset: int, now: str) -> Iterator[tuple[int, Typing]]:
     """Yield where the cursor may be in a later text if the user typed on, and what was typed; nothing after another change."""
-    then = at("", text, offset)
+    then = at("", text, offset).moved(text, difference(text, now))
     for n in range(MAX_CLOSERS + 1):
         moved = offset + len(now) - len(text) - n
         typing = typed(then, at("", now, moved)) if moved >= offset else None

@@ -26,7 +26,7 @@ from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.repository import IndexedFile, Repository
-from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.syntax import Syntax, difference
 from dg_lsp.core.values import Document, Snippet, Span
 from dg_lsp.infill import ignoring, workspace
 from dg_lsp.infill.ignoring import Ignore
@@ -65,7 +65,7 @@ class Snapshot:
     @property
     def cursor(self) -> Cursor:
         """The cursor, with the text around it."""
-        return cursor.at(self.document.uri, self.document.text, self.offset)
+        return cursor.at(self.document.uri, self.document.text, self.offset, self.anchor)
 
     def accepting(self, text: str) -> Snapshot:
         """Return the snapshot after this text was accepted at the cursor."""
@@ -110,6 +110,11 @@ class Snapshots:
             anchor, offset = span.start, span.start + len(text)
         is_file = cells is None
         return Snapshot(base, index, document, offset, anchor, settings, context, refused, doc.lost, is_file)
+
+    def place(self, now: Snapshot) -> Cursor:
+        """Return a snapshot's cursor, moved with what has changed above it since."""
+        doc = self.documents.get(now.base.uri)
+        return now.cursor.moved(now.index.text, difference(now.index.text, doc.index.text)) if doc else now.cursor
 
     def is_current(self, now: Snapshot) -> bool:
         """Return whether the editor still has this text. Texts are compared by identity, because they are long."""

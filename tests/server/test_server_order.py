@@ -27,8 +27,9 @@ from tests.fakes import ReadyEngine, connecting
 
 ROWS = marked.rows(Path(__file__).with_name("order.txt"))
 
-# What the engine answers: the text up to the next `)`. It knows no other text, and says `2` there.
+# What the engine answers: the text up to the next `)`. It knows no other text, and says `2` there, or goes on with zeros.
 WHOLE = "total = price(a, b) + price(c, d) + price(e, f)\nshow(total)\n"
+ZEROS = "ab\n\nzeros = [" + "0, " * 300
 STEP = re.compile(r"(\d+) (?:'(.*)'|(\w+)(?: (.+))?)", re.DOTALL)
 
 
@@ -78,6 +79,7 @@ class Timed(ReadyEngine):
     async def answer(self, request: InfillRequest, document: str) -> tuple[Candidate, ...]:
         n, idx = request.budget.candidates, len(self.asked)
         line = request.prefix.rpartition("\n")[2].rstrip() or "''"
+        line = f"{line.count('0')} zeros" if "zeros" in line else line
         line = f"b: {line}" if document.startswith("untitled:b") else line
         self.asked.append(line + (" +" if document.endswith("#ahead") else "") + (f" x{n}" if n > 1 else ""))
         try:
@@ -100,7 +102,7 @@ class Timed(ReadyEngine):
 def answer(prefix: str) -> str:
     """Return what the engine writes after a text."""
     if not WHOLE.startswith(prefix):
-        return "2"
+        return "0, 0, 0, 0]" if prefix.endswith("0, ") else "2"
     part, closed, _ = WHOLE[len(prefix) :].partition(")")
     return part + closed
 
@@ -108,7 +110,7 @@ def answer(prefix: str) -> str:
 class Play:
     """A user at an editor with two files, who does something at given times."""
 
-    def __init__(self, debounce: int | None, engine: Timed, **settings: Any) -> None:
+    def __init__(self, debounce: int | None, engine: Timed, text: str = "", **settings: Any) -> None:
         self.engine = engine
         self.loop = asyncio.get_running_loop()
         self.documents = Documents()
@@ -120,8 +122,8 @@ class Play:
         on_late = lambda _document: self.ask("late")  # noqa: E731  # as an editor does
         self.completer = Completer(snapshots, self.client, self.loop.time, lambda _reason: None, on_late)
         self.uri = "untitled:a"
-        self.texts = {"untitled:a": "", "untitled:b": ""}
-        self.at = {"untitled:a": 0, "untitled:b": 0}
+        self.texts = {"untitled:a": text, "untitled:b": ""}
+        self.at = {"untitled:a": len(text), "untitled:b": 0}
         self.older: list[tuple[str, str, int]] = []
         self.ghost: tuple[str, str, int, str] | None = None
         self.shown: list[str] = []
@@ -129,8 +131,8 @@ class Play:
         self.start = 0.0
 
     async def run(self, steps: str) -> None:
-        for uri in self.texts:
-            self.documents.open(uri, "python", 1, "")
+        for uri, text in self.texts.items():
+            self.documents.open(uri, "python", 1, text)
         self.client.use(ConnectOptions())
         await self.client.ready()
         for uri in self.texts:
@@ -167,6 +169,10 @@ class Play:
             self.edit(text, at, keeps=False)
         elif verb == "silent":  # a change that the editor asks nothing after
             self.edit(text[:at] + what + text[at:], at + len(what), asks=False)
+        elif verb in ("above", "first"):  # a line is written before all others, or the first one goes
+            more = f"{what}\n" if verb == "above" else ""
+            rest = text if more else text.partition("\n")[2]
+            self.edit(more + rest, at + len(more) + len(rest) - len(text), asks=False)
         elif verb == "switch":
             self.uri = "untitled:b" if self.uri == "untitled:a" else "untitled:a"
             self.completer.arrived(self.uri, self.at[self.uri])
@@ -243,6 +249,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "late": {"deadline": 1_500},
     "unsure": {"speculate": False, "is_sure": False},
     "again": {},
+    "repeated": {"speculate": False, "text": ZEROS},
 }
 
 
