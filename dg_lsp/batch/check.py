@@ -21,11 +21,13 @@ import re
 import shlex
 import signal
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 from xml.etree import ElementTree as ET
 
 from dg_lsp.batch import scratch
@@ -33,7 +35,7 @@ from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.scratch import Copy
 from dg_lsp.core import values
 from dg_lsp.core.values import Document, Edit, Hole
-from dg_lsp.wire import config, programs
+from dg_lsp.wire import config, files, programs
 
 MAX_LINE_CHARS = 200
 MAX_OUTPUT_BYTES = 64 << 20  # a check that prints without end would fill the disk
@@ -96,25 +98,24 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
     With `tests`, pytest runs at least these; any other command runs as it is.
     """
     private = copy.private
-    log, report = private / "output", private / "tests.xml"
-    report.unlink(missing_ok=True)
-    mark = uuid.uuid4().hex
-    folder = copy.path_of(check.folder) if check.folder.is_relative_to(copy.original) else copy.root
-    folder.mkdir(parents=True, exist_ok=True)
-    command = _limited(check.command.replace("{}", shlex.quote(str(copy.path_of(path)))), check.memory_mb)
-    with log.open("wb") as output:
-        # A file, not a pipe: a left-over process would keep a pipe open.
+    report, mark = private / "tests.xml", uuid.uuid4().hex
+    folder = copy.folder(copy.path_of(check.folder) if check.folder.is_relative_to(copy.original) else copy.root)
+    scratch.clear(report)
+    command = copy.text_in_copy(check.command).replace("{}", shlex.quote(str(copy.path_of(path))))
+    # A file, not a pipe: a left-over process would keep a pipe open. It has no name, under which a check could put a link.
+    with tempfile.TemporaryFile() as output:
         environment = {**_environment(check.command, copy, path, report, tests), MARK: mark}
         began = time.monotonic()
-        process = await _started(command, folder, private, output.fileno(), environment)
+        process = await _started(_limited(command, check.memory_mb), folder, private, output.fileno(), environment)
         try:
-            problem = await _watched(process, check, log)
+            problem = await _watched(process, check, output.fileno())
             took_s = 0.0 if problem else time.monotonic() - began
         finally:
             _end(process.pid, mark, private)
             await process.wait()
+        tail = _tail(output)
     here, there = str(copy.root), str(copy.original)  # messages name the user's own files
-    tail = _tail(log).replace(here, there)
+    tail = tail.replace(here, there)
     if not problem and process.returncode:
         lines = [line.strip() for line in tail.splitlines() if line.strip()]
         last_line = f": {lines[-1][:MAX_LINE_CHARS]}" if lines else ""
@@ -140,19 +141,21 @@ def _is_word(name: str) -> bool:
 
 
 def _environment(command: str, copy: Copy, path: Path, report: Path, tests: Collection[str]) -> dict[str, str]:
-    old_paths = [Path(os.path.realpath(entry)) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    moved_paths = [copy.path_of(entry) if entry.is_relative_to(copy.original) else entry for entry in old_paths]
+    variables = {**programs.own_variables(), **_keys(command)}
+    entries = filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))
+    variables["PYTHONPATH"] = os.pathsep.join(map(os.path.realpath, entries))
+    variables = {name: copy.text_in_copy(text, is_searched=name.endswith("PATH")) for name, text in variables.items()}
     import_root = path.parent
     while (import_root / "__init__.py").exists() and import_root != copy.original:
         import_root = import_root.parent
     own_paths = [copy.path_of(import_root), *(folder for folder in (copy.root / "src",) if folder.is_dir()), copy.root]
+    paths = [*map(str, own_paths), *filter(None, variables["PYTHONPATH"].split(os.pathsep)), *map(str, copy.around())]
     junit = f"--junit-xml={shlex.quote(str(report))}"
-    pytest_options = " ".join(filter(None, [os.environ.get("PYTEST_ADDOPTS", ""), junit, selection(tests)]))
+    pytest_options = " ".join(filter(None, [variables.get("PYTEST_ADDOPTS", ""), junit, selection(tests)]))
     return {
-        **programs.own_variables(),
-        **_keys(command),
+        **variables,
         "DG_LSP_FILE": str(copy.path_of(path)),
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, [*own_paths, *moved_paths]))),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_ADDOPTS": pytest_options,
         "GIT_CEILING_DIRECTORIES": str(copy.root.parent),
@@ -201,7 +204,7 @@ async def _started(
         raise
 
 
-async def _watched(process: asyncio.subprocess.Process, check: Check, log: Path) -> str:
+async def _watched(process: asyncio.subprocess.Process, check: Check, output: int) -> str:
     """Wait for the process; return "" when it has ended, or a sentence if it exceeds a limit."""
     ending = asyncio.ensure_future(process.wait())
     seconds = MOST_S if check.seconds is None else check.seconds
@@ -214,7 +217,7 @@ async def _watched(process: asyncio.subprocess.Process, check: Check, log: Path)
             left_s -= _POLL_S
             if left_s <= 0:
                 return f"the check took longer than {seconds:g} s"
-            if log.stat().st_size > MAX_OUTPUT_BYTES:
+            if os.fstat(output).st_size > MAX_OUTPUT_BYTES:
                 return f"the check printed more than {MAX_OUTPUT_BYTES // _MIB} MiB"
             if check.memory_mb and _memory_mb(process.pid) > check.memory_mb:
                 return f"the check took more than {check.memory_mb} MiB of memory"
@@ -265,16 +268,15 @@ def _memory_mb(session: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") // _MIB if pages else 0
 
 
-def _tail(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - N_TAIL_BYTES))
-        return file.read().decode(errors="replace")
+def _tail(output: BinaryIO) -> str:
+    output.seek(max(0, output.seek(0, os.SEEK_END) - N_TAIL_BYTES))
+    return output.read().decode(errors="replace")
 
 
 def _tests(report: Path, here: str, there: str) -> Tests | None:
     try:
-        cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 -- written by the user's own tests
+        text = files.read_regular(report, MAX_OUTPUT_BYTES)
+        cases = list(ET.fromstring(text).iter("testcase"))  # noqa: S314 -- written by the user's own tests
     except (OSError, ET.ParseError):
         return None
     passed, failing = set(), {}
@@ -379,9 +381,9 @@ class Prober:
         With `tests`, pytest runs at least these; any other command runs as it is.
         """
         source = self.plan.source
-        self._note.unlink(missing_ok=True)
         self.copy.restore()
         self.copy.put(source.path, values.apply(source.document.text, tuple(edits)).encode())
+        scratch.clear(self._note)
         try:
             verdict = await run(self.check.after(self._longest_s), self.copy, source.path, tests)
             # A check that fails early, as at an import, says nothing about how long one takes that passes.

@@ -133,7 +133,8 @@ async def keep(
             return result
     except (ScratchError, OSError) as error:
         # If the check can't run, no fill is accepted.
-        return all_refused(f"it can't be checked: {OUT_OF_MEMORY if is_out_of_memory(error) else error}")
+        why = f"{error.filename}: {error.strerror.lower()}" if isinstance(error, OSError) and error.strerror else str(error)
+        return all_refused(f"it can't be checked: {OUT_OF_MEMORY if is_out_of_memory(error) else why}")
 
 
 def _decisions(

@@ -49,6 +49,9 @@ _OTHERS = re.compile(
     r"node_modules|\.npmrc|\.env|go\.work|Cargo\.toml|\.cargo|Gemfile|Rakefile|pom\.xml|\.mvn|settings\.gradle(\.kts)?"
     r"|pnpm-workspace\.yaml|\.yarnrc\.yml|\.pnp\.c?js|yarn\.lock"
 )
+# A path in a text, alone in the second group, and with what may belong to it in the first. Before it is a separator, an option
+# (`-I`) or the `//` of a `file:` URL. `{}` is the project, which may have characters that end a path.
+_PATH = r"""(?<![^\s:;,='"`(\[{{<>|&@!])(?:-+\w*)?/*(((?:{}(?![\w.-])|/)[^\s:;,='"`()\[\]{{}}<>|&]*)[^:]{{0,4096}})"""
 _PYTHON = re.compile(r"(?:python|pypy|graalpy)[\d.]*[dmt]*")
 
 
@@ -77,25 +80,78 @@ class Copy:
         if not place.is_symlink():
             self._stamps[path] = files.stamp(place.lstat())
 
+    def around(self) -> list[Path]:
+        """Return the folders above the copy with a `conftest.py`, each before the original's, whose modules it may import."""
+        places = [place.parent for place in self._above if place.name == "conftest.py"]
+        return [each for place in places for each in (place, self.original.parents[self.root.parents.index(place)])]
+
+    def text_in_copy(self, text: str, *, is_searched: bool = False) -> str:
+        """Return the text with the paths in the project, by any of its names, as paths in the copy, in folders that exist.
+
+        A path that the copy lacks stays if it is in a folder with programs, such as an environment, or if it `is_searched`.
+        """
+        path_in_text = re.compile(_PATH.format(re.escape(str(self.original))))
+        parts, at = list[str](), 0
+        while match := path_in_text.search(text, at):
+            longer, path = match.groups()
+            path = longer if os.path.lexists(os.path.dirname(longer)) else path  # noqa: PTH120 -- Path raises for long names
+            parts += [text[at : match.start(1)], self._in_copy(path, is_searched=is_searched)]
+            at = match.start(1) + len(path)
+        return "".join([*parts, text[at:]])
+
+    def _in_copy(self, text: str, *, is_searched: bool) -> str:
+        name = self._name(text)
+        if name is None:
+            return text
+        path, lacking = self.original / name, [each for each in (name, *name.parents) if self._lacks(each)]
+        has_programs = any(os.path.isdir(self.original / each / "bin") for each in lacking)  # noqa: PTH112
+        if lacking and (has_programs or (is_searched and os.path.lexists(path))):
+            return text
+        for folder in (path, path.parent):
+            if os.path.isdir(folder) and folder.is_relative_to(self.original):  # noqa: PTH112 -- Path raises in a closed folder
+                self.folder(self.path_of(folder))
+        return str(self.path_of(path)) + "/" * text.endswith("/")
+
+    def _lacks(self, name: Path) -> bool:
+        return not os.path.isfile(self.root / name) and not _names(self.root / name)  # noqa: PTH113
+
+    def _name(self, path: str) -> Path | None:
+        """Return a path in the project relative to it, whatever the project is called in it; None for another path."""
+        for place in map(Path, (os.path.realpath(path), os.path.normpath(path))):
+            for folder in (place, *place.parents):
+                with contextlib.suppress(OSError):
+                    if folder.samefile(self.original):
+                        return place.relative_to(folder)
+        return None
+
+    def folder(self, place: Path) -> Path:
+        """Return a folder of the copy, which may be lacking; what a check put in its place or above it is removed."""
+        for folder in reversed((place, *place.parents[: len(place.relative_to(self.private).parts)])):
+            if folder.is_symlink() or not folder.is_dir():
+                clear(folder)
+                folder.mkdir()
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IRWXU)
+        return place
+
     def put(self, path: Path, data: bytes) -> None:
         """Write this content to the copy of an original file."""
         place = self.path_of(path)
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
-        for folder in reversed(place.parents[: len(place.relative_to(self.root).parts)]):
-            if folder.is_symlink():  # a check put it there, perhaps to the original
-                folder.unlink()
-            folder.mkdir(exist_ok=True)
-        files.replace(place, data, finish=lambda new: new.chmod(mode | stat.S_IWUSR))
+        self._write(place, data, stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644)
         # Python finds compiled files by time in whole seconds and size, so each version of a file gets another time.
         self._clock = max(self._clock + 1, int(time.time()))
         os.utime(place, (self._clock, self._clock))
         self._stamps[path] = files.stamp(place.lstat())
 
+    def _write(self, place: Path, data: bytes, mode: int) -> None:
+        self.folder(place.parent)
+        clear(place)
+        files.replace(place, data, finish=lambda new: new.chmod(mode | stat.S_IWUSR))
+
     def restore(self) -> None:
         """Undo a check's changes to the copied files. Files that it added stay, because caches make the next check faster."""
         for place, data in self._above.items():
             with contextlib.suppress(OSError):
-                files.replace(place, data)
+                self._write(place, data, 0o644)
         for path, stamp in list(self._stamps.items()):
             place = self.path_of(path)
             with contextlib.suppress(OSError):
@@ -146,7 +202,7 @@ def directory(place: Path | None = None) -> Iterator[Path]:
                 _lock(handle)
                 # A project may have a folder of this name, but can't know which inodes it gets.
                 if os.read(handle, 100) == _identity(folder):
-                    _remove(folder)
+                    clear(folder)
             finally:
                 os.close(handle)
     temporary = Path(tempfile.mkdtemp(prefix=files.NEW_COPIES, dir=place or _places()[0]))
@@ -159,7 +215,7 @@ def directory(place: Path | None = None) -> Iterator[Path]:
         temporary = temporary.rename(folder)
         yield folder
     finally:
-        _remove(temporary)
+        clear(temporary)
         os.close(handle)
 
 
@@ -316,10 +372,15 @@ def _lock(handle: int) -> None:
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _remove(folder: Path) -> None:
-    for here, folders, _ in os.walk(folder):
+def clear(place: Path) -> None:
+    """Remove what is there: a check may have left a link or a folder in place of a file."""
+    if place.is_symlink() or not place.is_dir():
+        place.unlink(missing_ok=True)
+        return
+    place.chmod(stat.S_IRWXU)
+    for here, folders, _ in os.walk(place):
         for name in folders:  # a check may have made a directory without permission to enter
             with contextlib.suppress(OSError):
                 if not (path := Path(here, name)).is_symlink():
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+                    path.chmod(stat.S_IRWXU)
+    shutil.rmtree(place, ignore_errors=True)

@@ -43,6 +43,52 @@ def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "in_copy"),
+    [
+        ("{P}", "{C}"),
+        ("{P}/", "{C}/"),
+        ("{P}/a.py:/bin:{P}/tools", "{C}/a.py:/bin:{C}/tools"),
+        ("--cov-config={P}/x.cfg -I{P} -L{P}/tools", "--cov-config={C}/x.cfg -I{C} -L{C}/tools"),
+        ("file://{P}/x sqlite:///{P}/x.db", "file://{C}/x sqlite:///{C}/x.db"),
+        ("{B}/alias/tools/../a.py", "{C}/a.py"),
+        ("/proc/self/cwd/a.py", "{C}/a.py"),
+        ("{P} old", "{P} old"),
+        ("{P} old/new", "{P} old/new"),
+        ("{P}2 /mnt{P} x{P} {P}/../other", "{P}2 /mnt{P} x{P} {P}/../other"),
+        ("{P}/elsewhere/x", "{C}/elsewhere/x"),
+        # What the copy lacks: a check writes it, unless it has programs, or is searched.
+        ("{P}/target/debug", "{C}/target/debug"),
+        ("{P}/new/.coverage", "{C}/new/.coverage"),
+        ("{P}/venv", "{P}/venv"),
+        ("{B}/alias/venv/bin", "{B}/alias/venv/bin"),
+        ("{P}/my venv/bin:{P}/target", "{P}/my venv/bin:{C}/target"),
+        ("PATH={P}/libs:{P}/venv/bin:{P}/tools:{P}/build", "{P}/libs:{P}/venv/bin:{C}/tools:{C}/build"),
+    ],
+)
+def test_a_path_in_the_project_means_that_of_the_copy(
+    project: Path, monkeypatch: pytest.MonkeyPatch, text: str, in_copy: str
+) -> None:
+    subprocess.run(["git", "init", "-q", project], check=True)
+    (project / ".gitignore").write_text("target\n*venv\nlibs\nelsewhere\n")
+    for name in ("target/debug/x", "venv/bin/x", "my venv/bin/x", "libs/x", "tools/x"):
+        (project / name).parent.mkdir(parents=True)
+        (project / name).touch()
+    (project.parent / "alias").symlink_to(project)
+    project.with_name("pro ject old").mkdir()
+    (project / "elsewhere").symlink_to(project.with_name("pro ject old"))
+    monkeypatch.chdir(project)
+    with scratch.directory() as folder:
+        copy, _ = scratch.copy(project, folder / "0")
+        places = {"P": project, "C": copy.root, "B": project.parent}
+        for _ in range(2):  # folders that were made for a check change nothing for the next one
+            is_searched = text.startswith("PATH=")
+            found = copy.text_in_copy(text.removeprefix("PATH=").format(**places), is_searched=is_searched)
+            assert found == in_copy.format(**places)
+            if text == "{P}/target/debug":
+                assert Path(found).is_dir()
+
+
 def test_a_check_runs_in_the_folder_of_the_copy_that_corresponds(project: Path) -> None:
     assert "/dg-lsp-check-" in verdict(project, "pwd | sed s,/dg,X/dg,").output
 
@@ -195,6 +241,11 @@ FAILS = "raise RuntimeError\n"
         (
             {"Cargo.toml": "[workspace]\n"},
             {"tox.ini": "[pytest]\n", "conftest.py": ""},
+        ),
+        # What such a file imports is beside the original.
+        (
+            {"setup.py": ""},
+            {"conftest.py": "import kit, pack.more", "kit.py": "", "pack/more.py": "import deep.project.a as a; a.test_a"},
         ),
         ({"package.json": '{"type": "module"}'}, {"setup.py": "", "conftest.py": "import os; os.environ['USED'] = '1'"}),
         ({"node_modules/a.js": "", "conftest.py": ""}, {"pyproject.toml": "[tool.uv.workspace]\nmembers = ['other']\n"}),

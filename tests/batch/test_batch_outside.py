@@ -28,8 +28,10 @@ from tests.processes import git
 
 SET_UP_GIT = "git init -q; git config user.name n; git config user.email e@x; git add .; git commit -qm x"
 EVIL = """
-import contextlib, glob
-for path in [*glob.glob('*'), *glob.glob('*/*'), *glob.glob('*/*/*'), 'new.py']:
+import contextlib, glob, os
+places = [path for name, path in os.environ.items() if name.startswith('OWN_') or name in ('OLDPWD', 'PWD')]
+named = [f'{place}/evil' for place in places] + places
+for path in [*glob.glob('*'), *glob.glob('*/*'), *glob.glob('*/*/*'), 'new.py', *named]:
     with contextlib.suppress(OSError):
         open(path, 'a').write('# evil')
 """
@@ -66,8 +68,15 @@ def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("has_git", [False, True], ids=["no git", "git"])
-def test_a_check_changes_nothing_that_a_path_of_the_copy_leads_to(ways: tuple[Path, Path], has_git: bool) -> None:
+def test_a_check_changes_nothing_that_a_path_of_the_copy_leads_to(
+    ways: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, has_git: bool
+) -> None:
     project, _ = ways
+    alias = project.with_name("alias")
+    for name in ("", "target", "sub", "other_root/new", "sub/../own.py", ".coverage", "own.py", "up.py", "here/sub", "hop"):
+        for number, place in enumerate((project, alias, Path("/proc/self/cwd"), f"/proc/{os.getpid()}/cwd")):
+            monkeypatch.setenv(f"OWN_{number}_{name}", f"{place}/{name}")
+    monkeypatch.setenv("OLDPWD", str(alias))
     if has_git:
         subprocess.run("git init -q; git add .", shell=True, check=True)
     before = tree(*ways)
@@ -77,7 +86,8 @@ def test_a_check_changes_nothing_that_a_path_of_the_copy_leads_to(ways: tuple[Pa
     assert f"lacks {project / 'folder'}: it is a link to a directory elsewhere; name it in the command" in result.stderr
     assert tree(*ways) == before
     # A second candidate is put where the first check may have put links.
-    links = f"rm -r sub; ln -s {project / 'sub'} sub; rm own.py; ln -s {project / 'own.py'} own.py; echo x >>own.py; false"
+    here = f"$(echo .{project} | cut -c2-)"  # not a path that the command names
+    links = f"rm -r sub; ln -s {here}/sub sub; rm own.py; ln -s {here}/own.py own.py; echo x >>own.py; false"
     (project / "sub" / "s.py").write_text(STUB)
     before = {name: text for name, text in tree(*ways).items() if not name.endswith("own.py")}
     run("sub/s.py", "--check", links.replace("; echo x >>own.py", ""), "--all")
@@ -143,6 +153,7 @@ WITH_SECRETS = {
     "MIRROR": "HTTPS://s3cr3t@localhost/x",
     "JDBC": "jdbc:postgresql://localhost/db?user=me&password=s3cr3t",
     "STORAGE": "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cr3t;EndpointSuffix=x",
+    "PYTEST_ADDOPTS": "--dsn=postgres://user:s3cr3t@localhost/db",
     "DOWNLOAD": "https://localhost/c?sv=1&sig=s3cr3t",
     "GH": "ghp_" + "s3cr3t" * 6,
 }
@@ -170,9 +181,9 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def dumped(tmp_path: Path) -> Iterator[list[str]]:
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """The command that writes its environment into a file; at the end, it was run and saw no secret."""
-    file = tmp_path / "environment"
+    file = tmp_path_factory.mktemp("seen") / "environment"
     yield [sys.executable, "-c", f"import json, os; json.dump(dict(os.environ), open({str(file)!r}, 'w'))"]
     seen = json.loads(file.read_text())
     assert not {name for name, value in seen.items() if "s3cr3t" in value}
