@@ -256,13 +256,13 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
     A thread reads the input, so that the client's writes never block. `background` runs concurrently until the end.
     """
     loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    protocol.ended = over.set
-    protocol.set_writer(StreamWriter(writer, over.set))
+    calls = asyncio.Queue[Callable[[], object] | None]()
+    protocol.ended = partial(calls.put_nowait, None)
+    protocol.set_writer(StreamWriter(writer, protocol.ended))
 
     def hand(call: Callable[..., object], *args: object) -> None:
         try:
-            loop.call_soon_threadsafe(call, *args)
+            loop.call_soon_threadsafe(calls.put_nowait, partial(call, *args))
         except RuntimeError:
             if not loop.is_closed():
                 raise
@@ -276,12 +276,14 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
             )
         except (OSError, ValueError):
             log.warning("the connection to the editor was lost")
-        hand(over.set)
+        hand(protocol.ended)
 
     threading.Thread(target=read, name="dg-lsp-reader", daemon=True).start()
     background_task = asyncio.ensure_future(background())
     try:
-        await over.wait()
+        while (call := await calls.get()) is not None:
+            call()
+            await asyncio.sleep(0)  # a request begins, and so reads the text, before the next message changes it
     finally:
         background_task.cancel()
         await asyncio.gather(background_task, return_exceptions=True)

@@ -97,6 +97,21 @@ async def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_c
         assert [entry["what"] for entry in client.asked][:3] == ["asked", "cancelled", "asked"]
 
 
+async def test_a_request_is_about_the_text_as_it_was_when_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with editor(tmp_path, CODE, settings={"completion": {"debounce": 0}}) as client:
+        client.open(says(text="oo(a)") + "x = \n")
+        assert await client.suggestions(1, 4)
+        parts = list[bytes]()
+        monkeypatch.setattr(client, "write", parts.append)
+        client.change(2, {"range": at(1, 4, 4), "text": "f"})
+        _, answer = client.start("textDocument/inlineCompletion", client.inline(1, 5))
+        client.change(3, {"range": at(1, 5, 5), "text": "o"})
+        monkeypatch.undo()
+        client.write(b"".join(parts))
+        (item,) = (await answer)["items"]
+        assert (item["insertText"], item["range"]) == ("o(a)", at(1, 6, 6))
+
+
 async def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_path: Path) -> None:
     async with editor(tmp_path, PLAIN, options={"completion": {"debounce": 0}}) as client:
         assert "completionProvider" in client.capabilities
