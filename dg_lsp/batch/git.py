@@ -57,8 +57,11 @@ def read(folder: Path, command: str, *arguments: str) -> bytes:
     return _run(folder, settings, variables, command, *arguments)
 
 
-def advice(folder: Path, revision: str) -> str:
-    """Return the way out if a revision can't be compared because the clone has only a part of the history; else ""."""
+def advice(folder: Path, revision: str, *, is_known: bool) -> str:
+    """Return the way out if a revision can't be compared because the clone has only a part of the history; else "".
+
+    A partial clone knows all commits.
+    """
     try:
         is_shallow = _run(folder, {}, {}, "rev-parse", "--is-shallow-repository").strip() == b"true"
         is_partial = any(name.startswith("remote.") and name.endswith(".promisor") for name in _settings(folder)[0])
@@ -66,7 +69,8 @@ def advice(folder: Path, revision: str) -> str:
         return ""
     if is_shallow:
         return "this is a shallow clone: `git fetch --unshallow` in it fetches the other commits"
-    return f"this is a partial clone: `git diff --quiet {revision}` in it fetches what it lacks" if is_partial else ""
+    is_cause = is_partial and is_known
+    return f"this is a partial clone: `git diff --quiet {revision}` in it fetches what it lacks" if is_cause else ""
 
 
 def _settings(folder: Path) -> tuple[dict[str, str], dict[str, str]]:

@@ -267,7 +267,7 @@ def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:
             changed |= {root / os.fsdecode(name) for name in names.split(b"\0") if name}
     except git.GitError as error:
         why = f"git knows no such revision in {root}" if error.status == 1 else str(error)
-        if advice := git.advice(root, revision):
+        if advice := git.advice(root, revision, is_known=error.status != 1):
             why += f"; {advice}"
         raise PlanError(f"--changed-since {revision}: {why}") from error
     return changed

@@ -160,7 +160,7 @@ def print_bytes(text: str, *, is_diff: bool = False) -> None:
     """
     if sys.stdout is not None and sys.stdout.isatty():
         text = "\r\n".join(map(visible, text.split("\r\n")))
-        if is_diff and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown"):
+        if is_diff and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
             lines = text.splitlines(keepends=True)
             styles = ({"bold": True} if line.startswith(("--- ", "+++ ")) else {"fg": _COLOURS.get(line[:1])} for line in lines)
             text = "".join(typer.style(line, **style) for line, style in zip(lines, styles, strict=True))

@@ -73,7 +73,7 @@ def replace(path: Path, data: bytes, *, finish: Callable[[Path], None] = lambda 
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno == errno.EBUSY:
-            what = f"{path} is mounted by itself, so it can't be replaced; mount its folder instead"
+            what = "it is mounted by itself, so it can't be replaced; mount its folder instead"
             raise OSError(errno.EBUSY, what) from error
         raise
 

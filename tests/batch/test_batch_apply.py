@@ -348,3 +348,4 @@ def test_a_clone_without_the_history_is_compared_or_explained(
         result = run(".", "--changed-since", "HEAD~1")
     assert words.format(clone) in result.stderr
     assert (result.exit_code, result.stdout.count("+++ ")) == ((2, 0) if words else (0, 1)), result.stderr
+    assert "partial clone" not in run(".", "--changed-since", "nonsense").stderr, "it knows all revisions"

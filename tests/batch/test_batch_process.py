@@ -124,7 +124,9 @@ def on_a_terminal(folder: Path, **more: str) -> bytes:
     return output
 
 
-@pytest.mark.parametrize("more", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["colours", "no colours", "dumb"])
+@pytest.mark.parametrize(
+    "more", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": ""}], ids=["colours", "none", "dumb", "no terminal"]
+)
 def test_a_terminal_gets_a_bar_and_colours_and_no_orders_from_a_file(tmp_path: Path, more: dict[str, str]) -> None:
     """The lines around a hole would set the clipboard, hide what follows, and reverse it."""
     orders = "\x1b]52;c;cm0gLXJm\x07 \x1b[8m \u202e \x9b2J"

@@ -59,6 +59,6 @@ def test_a_file_that_is_mounted_by_itself_is_named(tmp_path: Path) -> None:
     if done.returncode in (1, 77) and "WriteError" not in done.stderr:
         pytest.skip("this user may not mount")
     assert (
-        "the file can't be written: a.py is mounted by itself, so it can't be replaced; mount its folder instead" in done.stderr
+        "the file can't be written: it is mounted by itself, so it can't be replaced; mount its folder instead" in done.stderr
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.py", "other"]
