@@ -24,8 +24,8 @@ _OF_REPOSITORY = frozenset(
     )
 )
 # How a word ends, in the singular, in the name of a variable that holds a key or a password: `OPENAI_API_KEY`, `PGPASSWORD`.
-_SECRET = ("AUTHORIZATION", "COOKIE", "CRED", "CREDENTIAL", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN")
-_SECRET_WORDS = frozenset({"AUTH", "BEARER", "JWT", "OAUTH", "OTP", "PASS", "PAT", "PSK", "PSW", "PW", "PWD", "SK", "SSHPASS"})
+_SECRET = ("COOKIE", "CREDENTIAL", "KEY", "PASS", "PASSWD", "PASSWORD", "PHRASE", "PWD", "SECRET", "TOKEN")
+_SECRET_WORDS = frozenset({"AUTH", "AUTHORIZATION", "BEARER", "CRED", "JWT", "OAUTH", "OTP", "PAT", "PSK", "PSW", "PW", "SK"})
 _SHORTEST = 16  # characters of a value that services make so that it can be recognised
 _NO_SECRETS = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -98,15 +98,15 @@ def find(name: str) -> str:
 
 def _is_secret(name: str, value: str) -> bool:
     words = [word.rstrip("0123456789") for word in name.upper().replace("-", "_").replace(".", "_").split("_")]
-    is_named = any(word.removesuffix("S").endswith(_SECRET) or word in _SECRET_WORDS for word in words)
+    is_named = any(form.endswith(_SECRET) or form in _SECRET_WORDS for word in words for form in (word, word.removesuffix("S")))
     # The values of git's settings may be headers with keys.
     if (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_") or _has_password(name, value):
         return True
-    if len(value) < _SHORTEST or "://" in value:
+    if len(value) < _SHORTEST:
         return False
     from dg_lsp.core import secrets
 
-    return bool(secrets.spans(value))
+    return bool(secrets.spans(value.replace("://", " ")))  # who a URL names is judged above
 
 
 def _has_password(name: str, value: str) -> bool:
@@ -119,12 +119,12 @@ def _has_password(name: str, value: str) -> bool:
     """
     import re
 
-    return (name.upper().endswith("PROXY") and "@" in value) or re.search(_HAS_USER, value) is not None
+    return ("PROXY" in name.upper() and "@" in value) or re.search(_HAS_USER, value) is not None
 
 
 _HAS_USER = (
     r"(?i:https?|wss?|nats|tls)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@"
-    r"|(?<![\w.-])(?i:password|passwd|pwd|accountkey|api_?key|sig|token|authorization)=[^\s;&]"
+    r"|(?<![\w.-])(?i:(?:--|x-amz-|x-goog-)?(?:password|passwd|pwd|accountkey|api_?key|sig(?:nature)?|token|authorization))=[^\s;&]"
 )
 
 

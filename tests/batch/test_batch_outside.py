@@ -134,6 +134,7 @@ SECRETS = [
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "NPM_AUTH", "npm_token", "PGPASSWORD", "MYSQL_PWD", "DB_PASS",
     "SECRET_KEY_BASE", "GOOGLE_CREDENTIALS", "SIGNING_PASSPHRASE", "GIT_CONFIG_VALUE_0", "TOKEN1", "MASTERKEY2",
     "SSHPASS", "BEARER", "AUTHORIZATION", "SERVICE_CREDS", "SERVICE_CREDS_PSW", "DB_PW", "WIFI_PSK", "GOOGLE_OAUTH",
+    "DBPASS", "USERPWD", "SEED_PHRASE",
 ]  # fmt: skip
 WITH_SECRETS = {
     "DATABASE_URL": "postgres://user:s3cr3t@localhost/db",
@@ -155,6 +156,11 @@ WITH_SECRETS = {
     "STORAGE": "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cr3t;EndpointSuffix=x",
     "PYTEST_ADDOPTS": "--dsn=postgres://user:s3cr3t@localhost/db",
     "DOWNLOAD": "https://localhost/c?sv=1&sig=s3cr3t",
+    "BUCKET": "https://localhost/k?X-Amz-Signature=s3cr3t",
+    "ARGUMENTS": "mysql -u me --password=s3cr3t",
+    "PROXY_URL": "me:s3cr3t@proxy:3128",
+    "WEBHOOK": "https://hooks.slack.com/services/" + "s3cr3t" * 4,
+    "MAP": "https://localhost/x?key=AIza" + "s3cr3t" * 5 + "12345",
     "GH": "ghp_" + "s3cr3t" * 6,
 }
 WITHOUT_SECRETS = {
