@@ -54,8 +54,8 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
     if automatic and span.start == span.end:
         server.completer.arrived(params.text_document.uri, span.start)
     # Only a menu opened by the user is worth parsing all of a long file.
-    syntax = snapshots.near(now, span.start) if automatic else snapshots.whole(now)
-    entries = offered(now.document, syntax, span, only)
+    syntax = snapshots.near(now, span.start) if automatic else await snapshots.whole(now)
+    entries = await asyncio.to_thread(offered, now.document, syntax, span, only)
     if syntax is not None and syntax.parts:
         entries = tuple(action for action in entries if action.what != "all")
     menu_items = [_to_action(server, now, action) for action in entries]
@@ -246,10 +246,10 @@ async def _fill_holes(server: DgLanguageServer, params: FillParams, now: Snapsho
 
 
 async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, report: Report) -> FillResult:
-    document, syntax, index = now.document, server.snapshots.whole(now), now.index
+    document, syntax, index = now.document, await server.snapshots.whole(now), now.index
     encoding, settings = server.documents.encoding, now.settings
     span = convert.to_span(index, params.range, encoding)
-    hole_sets = attempts(params.what, document, syntax, span, params.instruction or "")
+    hole_sets = await asyncio.to_thread(attempts, params.what, document, syntax, span, params.instruction or "")
     budget = Budget(ms=settings.action_deadline, candidates=settings.candidates)
     draft = DraftParams(secrets.token_hex(6), Versioned(document.uri, document.version), ())
 

@@ -97,6 +97,8 @@ class Snapshots:
         settings = self.settings(uri)
         context, n_chars, anchor = FileContext(""), settings.related_chars, offset
         if not refused:  # the folders of a refused document are not read for it
+            if _has_short_lines(index, offset):
+                await doc.prepare()
             context = await self.nearby.read(document, settings) if waits else self.nearby.context(document, settings)
             above = cells[-MAX_CELLS:] if cells and n_chars else ()
             name = f"{context.path} (cell)"
@@ -128,22 +130,24 @@ class Snapshots:
 
     def near(self, now: Snapshot, offset: int) -> Syntax | None:
         """Return the syntax of the editor's text near an offset, even after the document has changed, as `syntax` does."""
-        before, after = excerpt.NEEDED_CHARS
-        index = now.index
-        lines = range(index.at(max(offset - before, 0)), index.at(min(offset + after, len(index.text))) + 1)
-        if any(index.end(line) - index.start(line) > MAX_LINE_CHARS for line in lines):
-            return None
         doc = self.documents.get(now.base.uri)
-        return _as_it_was(now, doc.near(offset) if doc is not None else None)
+        return _as_it_was(now, doc.near(offset) if doc is not None and _has_short_lines(now.index, offset) else None)
 
-    def whole(self, now: Snapshot) -> Syntax | None:
+    async def whole(self, now: Snapshot) -> Syntax | None:
         """Return the syntax of all of the editor's text; None without a grammar."""
-        return _as_it_was(now, self.latest(now.base.uri))
+        return _as_it_was(now, await self.latest(now.base.uri))
 
-    def latest(self, uri: str) -> Syntax | None:
-        """Return the syntax of a document as it is now; None without a grammar, or if it is not open."""
+    async def latest(self, uri: str) -> Syntax | None:
+        """Return the syntax of all of a document as it is now; None without a grammar, or if it is not open."""
         doc = self.documents.get(uri)
-        return doc.syntax() if doc is not None else None
+        return await doc.syntax() if doc is not None else None
+
+
+def _has_short_lines(index: Lines, offset: int) -> bool:
+    """Return whether the lines near an offset are short enough for what is done with their syntax."""
+    before, after = excerpt.NEEDED_CHARS
+    lines = range(index.at(max(offset - before, 0)), index.at(min(offset + after, len(index.text))) + 1)
+    return all(index.end(line) - index.start(line) <= MAX_LINE_CHARS for line in lines)
 
 
 def _as_it_was(now: Snapshot, latest: Syntax | None) -> Syntax | None:
@@ -225,7 +229,7 @@ class Outlines(Background[str, Signatures]):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock, (), fresh_s=OUTLINE_FRESH_S)
 
-    def signatures(self, document: Document, window_chars: int, whole: Callable[[], Syntax | None]) -> Signatures:
+    def signatures(self, document: Document, window_chars: int, whole: Callable[[], Awaitable[Syntax | None]]) -> Signatures:
         """Return the cached outline of a document, which may be slightly older; start collecting it again when it is old.
 
         `whole` returns the syntax of its whole text. A text that fits into the window has none, because no signature lies
@@ -236,7 +240,7 @@ class Outlines(Background[str, Signatures]):
 
         async def collect() -> Signatures:
             await asyncio.sleep(PAUSE_S)
-            latest = whole()
+            latest = await whole()
             return await asyncio.to_thread(lambda: latest.outline) if latest is not None else ()
 
         self.renew(document.uri, collect)

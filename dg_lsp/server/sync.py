@@ -6,10 +6,12 @@ edit updates only the lines around it, in the line index too.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import tree_sitter
 from lsprotocol import types as lsp
@@ -62,9 +64,15 @@ class OpenDocument:
             self._reshape(old, span, change.text)
         self.document = replace(self.document, text=self.index.text, version=version)
 
-    def syntax(self) -> Syntax | None:
-        """Return the document's syntax, parsed on first use; None when its language has no grammar or it is unparsed."""
-        return self._guarded(self._whole)
+    async def syntax(self) -> Syntax | None:
+        """Return the document's syntax, which a thread parses; None when its language has no grammar or it is unparsed."""
+        parse = self._parse()  # here, because the document may change meanwhile
+        return self._kept(await asyncio.to_thread(self._guarded, parse))
+
+    async def prepare(self) -> None:
+        """Parse a long document for the first time, without which `near` would have to."""
+        if self._syntax is None and len(self.document.text) >= excerpt.LONG_CHARS:
+            await self.syntax()
 
     def near(self, offset: int) -> Syntax | None:
         """Return the document's syntax near an offset, which is faster than parsing a long file (see `core.excerpt`)."""
@@ -95,13 +103,19 @@ class OpenDocument:
         return syntax
 
     def _whole(self) -> Syntax | None:
-        language = languages.get(self.document.language)
-        if language is None:
-            return None
-        if self._syntax is None or self._syntax.text is not self.document.text:
-            self._syntax = syntaxes.parse(self.document.text, language, self._syntax, lines=self.index)
-            self._shape = self._syntax.tree.copy()
-        return self._syntax
+        return self._kept(self._parse()())
+
+    def _parse(self) -> Callable[[], Syntax | None]:
+        """Return a function that parses the text as it is now, unless that is done."""
+        text, language, syntax = self.document.text, languages.get(self.document.language), self._syntax
+        if language is None or (syntax is not None and syntax.text is text):
+            return lambda: syntax
+        return partial(syntaxes.parse, text, language, syntax, lines=self.index)
+
+    def _kept(self, syntax: Syntax | None) -> Syntax | None:
+        if syntax is not None and syntax is not self._syntax and syntax.text is self.document.text:
+            self._syntax, self._shape = syntax, syntax.tree.copy()
+        return syntax
 
     def _around(self, offset: int) -> Syntax | None:
         text = self.document.text

@@ -39,7 +39,7 @@ def test_deep_code_is_parsed_near_the_cursor_and_judged(name: str, n_chars: int)
     opened = OpenDocument(document.uri, document.language, 1, document.text)
     near = opened.near(at)
     assert (near is None) == opened.is_unparsed
-    holes.in_document(document, opened.syntax(), holes.KINDS)
+    holes.in_document(document, asyncio.run(opened.syntax()), holes.KINDS)
     hole = holes.at_cursor(document, at, near)
     request = pipeline.to_request(document, (hole,), FileContext("a", budget=Budget(candidates=2)), syntax=near)
     answer = asyncio.run(pipeline.to_answer(request, [Candidate(("a(1)",), Calibrated(0.5))], document, syntax=near))

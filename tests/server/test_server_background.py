@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document
 from dg_lsp.server.snapshot import OUTLINE_FRESH_S, Background, Outlines
 
@@ -89,8 +90,11 @@ async def test_a_request_takes_the_outline_of_a_moment_ago() -> None:
     outlines = Outlines(lambda: now)
     document = Document("u", "python", "def f():\n    pass\n\n\ndef g():\n    pass\n")
 
+    async def whole() -> Syntax | None:
+        return syntaxes.of(document)
+
     def texts(window_chars: int = 5) -> list[str]:
-        return [text for _, text in outlines.signatures(document, window_chars, lambda: syntaxes.of(document))]
+        return [text for _, text in outlines.signatures(document, window_chars, whole)]
 
     assert texts() == []
     while not texts():

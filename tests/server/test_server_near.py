@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
+from typing import Any
 
 import pytest
 
 from dg_lsp.core import excerpt, holes
 from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.server.sync import OpenDocument, Point
 from tests import naive
 from tests.core.test_excerpt import long
@@ -57,7 +61,7 @@ def test_keys_at_many_places_of_a_long_document() -> None:
             at += 1
             assert typist.check(at)
     document = typist.open.document
-    whole = typist.open.syntax()
+    whole = asyncio.run(typist.open.syntax())
     assert whole is not None
     assert whole.text == document.text
     assert not whole.parts
@@ -83,6 +87,29 @@ def test_local_syntax_in_text_that_is_not_ascii() -> None:
         for key in "ü🦀x":
             typist.type(at, at, key)
             typist.check(at + 1)
+
+
+async def test_a_long_document_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, parsed = syntaxes.parse, list[tuple[bool, bool]]()
+
+    def recorded(*args: Any, **options: Any) -> Syntax:
+        result = parse(*args, **options)
+        parsed.append((threading.current_thread() is threading.main_thread(), bool(result.parts)))
+        return result
+
+    monkeypatch.setattr(syntaxes, "parse", recorded)
+    document = OpenDocument("untitled:a", "python", 1, long())
+    await document.prepare()
+    document.near(0)
+    document.change(2, [naive.edit("x", (0, 0), (0, 0))], "utf-32")
+    await document.syntax()
+    assert parsed == [(False, False), (True, True), (False, False)]
+    document.change(3, [naive.edit("short = 1\n")], "utf-32")
+    parsing = asyncio.ensure_future(document.syntax())
+    await asyncio.sleep(0)
+    document.change(4, [naive.edit("y", (0, 0), (0, 0))], "utf-32")
+    old, new = await parsing, document.near(0)
+    assert [each.text for each in (old, new) if each is not None] == ["short = 1\n", "yshort = 1\n"]
 
 
 @pytest.mark.parametrize("end", ["", "    'last': [{\n}\n"], ids=["never closed", "open inside"])

@@ -123,16 +123,16 @@ def test_any_uri_opens_and_its_language_is_told_by_the_editor_or_the_name(uri: s
     assert Documents().open(uri, language_id, 1, "x = 1\n").document.language == language
 
 
-def test_syntax_follows_the_text() -> None:
+async def test_syntax_follows_the_text() -> None:
     documents = Documents()
     document = documents.open("file:///a.py", "python", 1, "def f(:\n")
-    broken_syntax = document.syntax()
+    broken_syntax = await document.syntax()
     assert broken_syntax is not None
     assert broken_syntax.errors
-    assert document.syntax() is broken_syntax
+    assert (await document.syntax()) is broken_syntax
     documents.change("file:///a.py", 2, [naive.edit("", (0, 5), (0, 8)), naive.edit("f(): pass", (0, 4), (0, 5))])
     assert document.document.text == "def f(): pass\n"
-    fixed_syntax = document.syntax()
+    fixed_syntax = await document.syntax()
     assert fixed_syntax is not None
     assert not fixed_syntax.errors
 
