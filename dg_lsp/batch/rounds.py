@@ -84,7 +84,7 @@ class Rounds:
             return stored
         by_hole: dict[Hole, HoleResult] = {}
 
-        def accepts(_asked: tuple[Hole, ...], results: dict[Hole, HoleResult]) -> bool:
+        async def accepts(_asked: tuple[Hole, ...], results: dict[Hole, HoleResult]) -> bool:
             for hole, result in results.items():
                 by_hole[hole] = replace(result, ms=result.ms + (by_hole[hole].ms if hole in by_hole else 0.0))
             return all(result.fills for result in results.values())

@@ -6,6 +6,7 @@ requested alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -140,14 +141,14 @@ def text_with(document: Document, fills: Iterable[Fill]) -> str:
 async def in_turn(
     group: tuple[Hole, ...],
     ask: Callable[[tuple[Hole, ...]], Awaitable[A]],
-    accepts: Callable[[tuple[Hole, ...], A], bool],
+    accepts: Callable[[tuple[Hole, ...], A], Awaitable[bool]],
     *,
     splits: bool = True,
 ) -> None:
     """Ask for a group of holes; if its answer is not accepted, ask for each hole alone, unless `splits` is False."""
-    if not accepts(group, await ask(group)) and splits and len(group) > 1:
+    if not await accepts(group, await ask(group)) and splits and len(group) > 1:
         for hole in group:
-            accepts((hole,), await ask((hole,)))
+            await accepts((hole,), await ask((hole,)))
 
 
 async def fill(
@@ -194,8 +195,9 @@ class _Text:
     filling: Filling
     fills: list[Fill] = field(default_factory=list)
     reasons: dict[Hole, str] = field(default_factory=dict)
+    syntax: Syntax | None = None  # with the fills so far
 
-    def accepts(self, group: tuple[Hole, ...], answer: InfillAnswer) -> bool:
+    async def accepts(self, group: tuple[Hole, ...], answer: InfillAnswer) -> bool:
         """Accept the first suggestion that is probable enough and fits into the text; return whether there is one."""
         reason = answer.reason
         # If the holes were filled one after the other, only the first suggestion has the best text of each.
@@ -205,7 +207,7 @@ class _Text:
             probability = min(fill.probability or 0.0 for fill in fills)
             if probability < self.filling.min_probability:
                 reason = reason or f"its probability is below {self.filling.min_probability:g}"
-            elif not self._is_valid(fills):
+            elif not await pipeline.beside(self.filling.document, functools.partial(self._is_valid, fills)):
                 reason = NO_REPAIR if self.filling.repairs else BREAKS
             else:
                 self.fills += fills
@@ -233,7 +235,8 @@ class _Text:
         text = text_with(document, (*self.fills, *fills))
         if before is None:
             return not repairs
-        after = syntaxes.of(replace(document, text=text), before)
-        if after is None:
+        after = syntaxes.of(replace(document, text=text), self.syntax or before)
+        if after is None or not (syntaxes.adds_errors(before, after) if repairs else not syntaxes.adds_errors(after, before)):
             return False
-        return syntaxes.adds_errors(before, after) if repairs else not syntaxes.adds_errors(after, before)
+        self.syntax = after
+        return True

@@ -9,16 +9,17 @@ import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dg_lsp.client.port import Engine
-from dg_lsp.core import context, extent, place, polish, repository, scope
+from dg_lsp.core import context, excerpt, extent, place, polish, repository, scope
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, InfillRequest, Snippet, Span
+from dg_lsp.wire.background import in_thread
 from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # A dropped candidate is replaced by the next one, so the engine also returns the worse ones that it has.
 SPARES = 8
+
+Result = TypeVar("Result")
 
 NEAR_CHARS = 4_000  # on each side of a hole, for choosing what is shown of other files
 
@@ -102,7 +105,7 @@ async def infill(
     """
     if not holes:
         return InfillAnswer()
-    request = to_request(document, holes, file_context, syntax=syntax)
+    request = await beside(document, functools.partial(to_request, document, holes, file_context, syntax=syntax))
     return await to_answer(
         request,
         await engine.fill(request),
@@ -113,6 +116,11 @@ async def infill(
         sources=file_context.sources,
         token_threshold=token_threshold,
     )
+
+
+async def beside(document: Document, work: Callable[[], Result]) -> Result:
+    """Return what work on a document returns: a thread does it if the document is long, so that other tasks run meanwhile."""
+    return work() if len(document.text) < excerpt.LONG_CHARS else await in_thread(work)
 
 
 def to_request(
@@ -165,8 +173,8 @@ async def to_answer(
 ) -> InfillAnswer:
     """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
-    Other tasks run between two candidates and before each cut: in a long file, each may take some hundredths of a second. Once
-    enough can be shown, those behind them are not looked at. A candidate with a name that the file does not bind comes
+    Other tasks run between two candidates and before each cut, and in a long file meanwhile. Once enough can be shown, the
+    candidates behind them are not looked at. A candidate with a name that the file does not bind comes
     after the others, in languages where this is no certain error. With `allow_shrink`, candidates that replace working code
     by less code come last; otherwise they are dropped. The suggestions for a single hole are cut before the first token whose
     probability is below `token_threshold`.
@@ -185,9 +193,9 @@ async def to_answer(
             break
         if number:
             await asyncio.sleep(0)
-        polished = to_edits(candidate)
+        polished = await beside(document, functools.partial(to_edits, candidate))
         if polished.dropped and allow_shrink:
-            shrinking = to_edits(candidate, allow_shrink=True)
+            shrinking = await beside(document, functools.partial(to_edits, candidate, allow_shrink=True))
             polished = shrinking if shrinking.shrinks and not shrinking.dropped else polished
         if polished.dropped:
             dropped.append(polished.dropped)
@@ -204,7 +212,8 @@ async def to_answer(
         if len(request.holes) == 1 and token_threshold:
             if len(candidates) > 1:
                 await asyncio.sleep(0)
-            shown = _cut(whole, request.holes[0].lead, token_threshold, functools.partial(to_edits, is_cut=True))
+            to_cut = functools.partial(to_edits, is_cut=True)
+            shown = await beside(document, functools.partial(_cut, whole, request.holes[0].lead, token_threshold, to_cut))
         suggestions.setdefault(shown.edits, replace(shown, after=None))  # trees of whole files would stay with the answer
     if syntax is not None:
         syntax.memo.clear()  # the document may stay open for hours

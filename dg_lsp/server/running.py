@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +31,7 @@ from dg_lsp.server.methods import KINDS, DraftHole, DraftParams, FillParams, Ver
 from dg_lsp.server.protocol import CONTENT_MODIFIED
 from dg_lsp.server.session import DgLanguageServer, Report
 from dg_lsp.server.snapshot import Snapshot
+from dg_lsp.wire.background import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
         server.completer.arrived(params.text_document.uri, span.start)
     # Only a menu opened by the user is worth parsing all of a long file.
     syntax = snapshots.near(now, span.start) if automatic else await snapshots.whole(now)
-    entries = await asyncio.to_thread(offered, now.document, syntax, span, only)
+    entries = await in_thread(partial(offered, now.document, syntax, span, only))
     if syntax is not None and syntax.parts:
         entries = tuple(action for action in entries if action.what != "all")
     menu_items = [_to_action(server, now, action) for action in entries]
@@ -249,7 +251,7 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, repo
     document, syntax, index = now.document, await server.snapshots.whole(now), now.index
     encoding, settings = server.documents.encoding, now.settings
     span = convert.to_span(index, params.range, encoding)
-    hole_sets = await asyncio.to_thread(attempts, params.what, document, syntax, span, params.instruction or "")
+    hole_sets = await in_thread(partial(attempts, params.what, document, syntax, span, params.instruction or ""))
     budget = Budget(ms=settings.action_deadline, candidates=settings.candidates)
     draft = DraftParams(secrets.token_hex(6), Versioned(document.uri, document.version), ())
 

@@ -35,7 +35,7 @@ from dg_lsp.infill.workspace import RepositoryIndex
 from dg_lsp.server import convert, cursor
 from dg_lsp.server.cursor import Cursor
 from dg_lsp.server.sync import Documents
-from dg_lsp.wire.background import Tasks
+from dg_lsp.wire.background import Tasks, in_thread
 from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ class Outlines(Background[str, Signatures]):
         async def collect() -> Signatures:
             await asyncio.sleep(PAUSE_S)
             latest = await whole()
-            return await asyncio.to_thread(lambda: latest.outline) if latest is not None else ()
+            return await in_thread(lambda: latest.outline) if latest is not None else ()
 
         self.renew(document.uri, collect)
         return self.get(document.uri)

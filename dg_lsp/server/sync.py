@@ -6,7 +6,6 @@ edit updates only the lines around it, in the line index too.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from dg_lsp.core.positions import Encoding, Lines
 from dg_lsp.core.syntax import ParseLimitError, Syntax
 from dg_lsp.core.values import Document, Span
 from dg_lsp.server import convert
+from dg_lsp.wire.background import in_thread
 
 Point = tuple[int, int]
 Change = lsp.TextDocumentContentChangeEvent
@@ -67,7 +67,7 @@ class OpenDocument:
     async def syntax(self) -> Syntax | None:
         """Return the document's syntax, which a thread parses; None when its language has no grammar or it is unparsed."""
         parse = self._parse()  # here, because the document may change meanwhile
-        return self._kept(await asyncio.to_thread(self._guarded, parse))
+        return self._kept(await in_thread(partial(self._guarded, parse)))
 
     async def prepare(self) -> None:
         """Parse a long document for the first time, without which `near` would have to."""

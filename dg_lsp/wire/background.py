@@ -1,15 +1,25 @@
-"""Tasks in the background that end with the object that holds them."""
+"""Tasks in the background that end with the object that holds them, and a thread for work on long texts."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 log = logging.getLogger(__name__)
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
+
+
+# More threads would share one interpreter, and the memory that each has freed stays its own.
+_TEXTS = ThreadPoolExecutor(1, "texts")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return what work on a long text returns, while other tasks run; one text is worked on at a time."""
+    return await asyncio.get_running_loop().run_in_executor(_TEXTS, work)
 
 
 def log_error(error: BaseException) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dg_lsp.core import holes, syntax
+from dg_lsp.core import excerpt, holes, polish, syntax
+from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.values import Budget, Calibrated, Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span, apply
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
@@ -146,6 +148,20 @@ def test_other_tasks_run_between_two_candidates_and_before_each_cut() -> None:
     n_uncut = asyncio.run(n_turns(0))
     assert n_uncut >= len(candidates)
     assert asyncio.run(n_turns(0.1)) == n_uncut + len(candidates)
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_candidates_of_a_long_document_are_polished_in_a_thread(is_long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, to_edits = set[bool](), polish.to_edits
+
+    def recorded(*args: Any, **options: Any) -> Suggestion:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return to_edits(*args, **options)
+
+    monkeypatch.setattr(polish, "to_edits", recorded)
+    text = "x = ⟦⟧\n" + "y = 2\n" * (excerpt.LONG_CHARS // 5 if is_long else 1)
+    assert infilled(Filling("1"), text)[0].suggestions
+    assert threads == {not is_long}
 
 
 def test_without_a_hole_no_request_is_sent() -> None:
