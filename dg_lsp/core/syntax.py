@@ -31,6 +31,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -94,9 +95,13 @@ class Facts:
         return {owner.node.id: owner for owner in self.owners if owner.kind != "closure"}
 
     @cached_property
-    def heirs(self) -> tuple[Owner, ...]:
-        """The classes that have base classes."""
-        return tuple(owner for owner in self.owners if owner.kind == "class" and owner.bases)
+    def overrides(self) -> frozenset[tuple[str, str]]:
+        """The names of functions in classes with base classes, with each word of these."""
+        starts = [owner.inside.start for owner in self.owners]
+        heirs = (owner for owner in self.owners if owner.kind == "class" and owner.bases)
+        members = ((heir, [bisect_left(starts, at) for at in (heir.inside.start, heir.inside.end)]) for heir in heirs)
+        functions = ((heir, owner) for heir, ends in members for owner in self.owners[slice(*ends)] if owner.kind == "function")
+        return frozenset((word, owner.name) for heir, owner in functions for word in re.findall(r"\w+", heir.bases))
 
     def has(self, capture: str, node: Node) -> bool:
         """Return whether the query captured the node under that name."""

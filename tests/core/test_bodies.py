@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,3 +166,27 @@ def test_a_long_file_is_not_scanned_for_each_hole() -> None:
     Counted.n_looks = 0
     assert len(holes.in_document(document, syntax, BODIES)) == 50
     assert Counted.n_looks < 10
+
+
+@pytest.mark.parametrize("lines", ROWS["many"])
+def test_twice_as_many_bodies_take_twice_as_many_steps(lines: str) -> None:
+    def steps(n: int) -> int:
+        """Return how many lines of Python are run to find the holes of so many bodies."""
+        document = Document("file:///a.py", "python", "".join(lines.replace("%", str(at)) for at in range(n)))
+        tree, n_steps = syntaxes.of(document), 0
+
+        def step(*_: object) -> Any:
+            nonlocal n_steps
+            n_steps += 1
+            return step
+
+        before = sys.gettrace()
+        sys.settrace(step)
+        try:
+            holes.in_document(document, tree, holes.KINDS)
+        finally:
+            sys.settrace(before)
+        return n_steps
+
+    _, few, many = map(steps, (2, 200, 400))  # the first fills caches
+    assert many < 2.2 * few

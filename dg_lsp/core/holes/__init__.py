@@ -10,6 +10,7 @@ A document without a known language has holes too: at the cursor, in selections 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -51,16 +52,18 @@ def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]
     """
     if unknown := kinds - KINDS:
         raise ValueError(f"unknown kind of hole: {', '.join(sorted(unknown))}; known kinds: {', '.join(sorted(KINDS))}")
-    open_bodies = list(find_bodies(document, syntax, empty="empty" in kinds))
-    marker_holes: list[Hole] = []
-    # From the last to the first, because the last marker is the one next to the placeholder.
-    for marker in reversed(markers(document, syntax) if "markers" in kinds else ()):
-        within = [body for body in open_bodies if body.inside.holds(marker.span)]
-        body = max(within, key=lambda body: body.inside.start, default=None)
-        marker_holes.append(_with_placeholder(marker, body, document.text) if body else marker)
-        open_bodies = [other for other in open_bodies if other is not body]
-    body_holes = [body.hole for body in open_bodies if ("empty" if body.bare else "bodies") in kinds]
-    return tuple(sorted([*marker_holes, *body_holes], key=lambda hole: hole.span))
+    bodies = sorted(find_bodies(document, syntax, empty="empty" in kinds), key=lambda body: body.inside.start)
+    found, around = list(markers(document, syntax) if "markers" in kinds else ()), dict[int, Body]()
+    for body in bodies:
+        # The last marker in a body is the one next to the placeholder. An inner body comes after the outer one.
+        number = bisect_right(found, body.inside.end, key=lambda marker: marker.span.start) - 1
+        if number >= 0 and body.inside.holds(found[number].span):
+            around[number] = body
+    for number, body in around.items():
+        found[number] = _with_placeholder(found[number], body, document.text)
+    marked = set(around.values())
+    found += [body.hole for body in bodies if body not in marked and ("empty" if body.bare else "bodies") in kinds]
+    return tuple(sorted(found, key=lambda hole: hole.span))
 
 
 def selection(document: Document, span: Span, syntax: Syntax | None, instruction: str = "") -> Hole:

@@ -6,7 +6,7 @@ The patterns recognise what comments, docstrings and messages say about code: mi
 from __future__ import annotations
 
 import re
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -152,9 +152,8 @@ class Comments:
         index, text = self.syntax.lines, self.syntax.text
         end, outer = owner.inside.end, index.indent(index.at(self.syntax.span(owner.node).start))
         trailing_spans = []
-        for span in self.spans:
-            if span.start < end:
-                continue
+        for number in range(bisect_left(self.spans, end, key=lambda span: span.start), len(self.spans)):
+            span = self.spans[number]
             indent = index.indent(index.at(span.start))
             same_line = index.at(span.start) == index.at(end)
             if text[end : span.start].strip() or not (
@@ -390,21 +389,10 @@ def _meant_to_be_elsewhere(owner: Owner, syntax: Syntax, *, is_described: bool) 
             return owner.kind != "class"
         if node.id in owners:
             # A function with its own docstring may be missing here too.
-            return not is_described and owners[node.id].kind == "class" and _is_overridden(owner, owners[node.id], facts)
+            base = owners[node.id]
+            word = re.search(r"\w*\Z", base.name)
+            return not is_described and base.kind == "class" and word is not None and (word[0], owner.name) in facts.overrides
     return False
-
-
-def _is_overridden(method: Owner, base: Owner, facts: Facts) -> bool:
-    if not base.name:
-        return False
-    word = re.compile(rf"\b{re.escape(base.name)}\b")
-    heirs = [other.inside for other in facts.heirs if word.search(other.bases)]
-    # `any` alone would be slow: most bases have no heirs, and a long file has many functions.
-    return bool(heirs) and any(
-        other.kind == "function" and other.name == method.name and span.start <= other.inside.start < span.end
-        for other in facts.owners
-        for span in heirs
-    )
 
 
 def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Span]:
