@@ -14,8 +14,8 @@ _MAX_DIGITS = 5  # of the number of settings in the environment
 _PROTOCOLS = "git:http:https:ssh"
 # The settings that name programs for a fetch, with what takes their place. The other programs of git run for other commands.
 _FOR_FETCHING = {"core.sshcommand": "ssh", "core.askpass": "", "core.alternaterefscommand": "true"}
-# The ends of the settings that name files for a fetch, of cookies and of keys: git would send them, and write the cookies.
-_FILES = ("cookiefile", "savecookies", "sslcert", "sslkey")
+# How settings of `http` end that name files of cookies and keys to send, or that say which servers get the user's password.
+_TRUSTING = ("cookiefile", "savecookies", "sslcert", "sslkey", "sslverify", "sslcainfo", "sslcapath")
 
 
 class GitError(Exception):
@@ -40,13 +40,15 @@ def is_root(folder: Path) -> bool:
 def read(folder: Path, command: str, *arguments: str) -> bytes:
     """Return what a command of git prints that only reads. It uses no program or file that the repository's settings name."""
     settings, variables = {"core.hooksPath": os.devnull}, {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"}
+    if is_root(folder):  # whatever other folder its settings name
+        variables["GIT_WORK_TREE"] = os.path.realpath(folder)
     if command == "diff":  # the only one that reads contents, so it may run filters, and fetch what a partial clone lacks
         own, users = _settings(folder)
         for name in own:
             if name.startswith(("filter.", "credential.")):
                 settings[name] = ""
-            elif name in _FOR_FETCHING or (name.startswith("http.") and name.endswith(_FILES)):
-                settings[name] = users.get(name, _FOR_FETCHING.get(name, ""))
+            elif name in _FOR_FETCHING or (name.startswith("http.") and name.endswith(_TRUSTING)):
+                settings[name] = users.get(name, "true" if name.endswith("sslverify") else _FOR_FETCHING.get(name, ""))
             elif name.startswith("remote.") and name.endswith(".uploadpack"):
                 settings[name] = "git-upload-pack"
         settings["maintenance.auto"] = "false"

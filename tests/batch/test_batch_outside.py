@@ -354,6 +354,16 @@ class _Cookies(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def test_git_trusts_whom_the_user_trusts_with_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "".join(f"local\\0http.{each}\\0" for each in ("sslverify\\nfalse", "https://a.sslcainfo\\n/a", "sslcapath\\n/a"))
+    settings = f"printf '{own}global\\0http.https://a.sslcainfo\\n/mine\\0'"
+    (tmp_path / "git").write_text(f'#!/bin/sh\ncase "$*" in *--show-scope*) {settings};; *) echo "$@";; esac\n')
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    options = product_git.read(tmp_path, "diff").decode().split()
+    assert {"http.sslverify=true", "http.https://a.sslcainfo=/mine", "http.sslcapath="} <= set(options)
+
+
 @pytest.mark.parametrize("section", ["http", "http.http://127.0.0.1:{}"])
 def test_a_repository_from_an_archive_names_no_file_of_cookies(project: Path, tmp_path: Path, section: str) -> None:
     cookies = tmp_path / "cookies"

@@ -54,7 +54,8 @@ def test_only_what_changed_since_a_revision_is_filled(files: Path) -> None:
         subprocess.run(["git", *command], check=True)
     (files / "sub" / "b.py").write_text("# changed\n" + STUB)
     (files / ".gitignore").write_text("k.py\n")
-    for revision in ("HEAD", ":/one"):
+    for revision, worktree in (("HEAD", files), (":/one", files / "sub"), ("HEAD", files.parent)):
+        subprocess.run(["git", "config", "core.worktree", worktree], check=True)
         assert chosen("--changed-since", revision) == ["sub/b.py:4", "sub/test_b.py:3"]
     result = run(".", "--changed-since=--output=x")
     assert (result.exit_code, "takes a git revision" in result.stderr) == (2, True)
