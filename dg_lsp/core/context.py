@@ -11,7 +11,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -254,6 +254,25 @@ def paragraphs(above: str, below: str, files: Sequence[Snippet], limit_chars: in
         chosen[text] = Snippet(files[number].path, text[:end])
         limit_chars -= end
     return tuple(chosen.values())
+
+
+MOST_SHOWN = 24  # snippets that may stay
+
+
+@dataclass(slots=True)
+class ShownBefore:
+    """What requests of one document have shown of other files, and of its own text far away."""
+
+    _snippets: tuple[Snippet, ...] = ()
+
+    def again(self, request: InfillRequest, files: Sequence[Snippet]) -> tuple[Snippet, ...]:
+        """Return what was shown before and may stay, because the files still have it; remember what the request shows."""
+        paths = {each.path for each in self._snippets}
+        texts = {file.path: with_newlines(file.text) for file in files if file.path in paths}
+        here = [each for each in self._snippets if each.path == request.path or each.text.rstrip() in texts.get(each.path, "")]
+        shown = tuple(each for each in request.related if not each.for_copying)
+        self._snippets = tuple(dict.fromkeys((*shown, *here)))[:MOST_SHOWN]
+        return tuple(replace(each, was_shown=True) for each in here if each not in shown)
 
 
 def divide(files: Sequence[Snippet]) -> None:

@@ -120,12 +120,13 @@ class Snippet:
     """Related text from another place: its path, and the text.
 
     With `for_copying` it is only a source of drafts and token statistics on this machine. No model reads it, and it is never
-    sent to a remote one.
+    sent to a remote one. With `was_shown`, an earlier request of the document showed it: it may stay in what a model has read.
     """
 
     path: str
     text: str
     for_copying: bool = False
+    was_shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dg_lsp.client.port import Engine
 from dg_lsp.core import context, excerpt, extent, place, polish, repository, scope
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.context import Signatures
+from dg_lsp.core.context import ShownBefore, Signatures
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.repository import Repository
@@ -48,6 +48,7 @@ class FileContext:
     indent: str = ""  # one indentation level in its project, for `Document.indent`
     nearby: tuple[Snippet, ...] = ()  # whole files, of which each request shows the paragraphs that resemble its text
     signatures: Signatures | None = None  # of the file; None: its syntax has them
+    shown_before: ShownBefore | None = None  # what earlier requests of the file have shown, which may stay
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
@@ -144,6 +145,9 @@ def to_request(
         budget=replace(file_context.budget, spares=SPARES),
         seed=file_context.seed,
     )
+    if file_context.shown_before is not None:
+        before = file_context.shown_before.again(request, file_context.nearby)
+        request = replace(request, related=(*request.related, *before))
     # Copies are drafted only for one hole.
     if not file_context.related_chars or len(holes) > 1:
         return request

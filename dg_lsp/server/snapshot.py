@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 from dg_lsp.core import context, excerpt, repository
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.context import Signatures
+from dg_lsp.core.context import ShownBefore, Signatures
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.repository import IndexedFile, Repository
 from dg_lsp.core.syntax import Syntax, difference
@@ -288,6 +288,7 @@ class Nearby:
         self._related = Background[str, tuple[Snippet, ...]](clock, (), fresh_s=FRESH_S)
         self._updated = Background[Path, None](clock, None, fresh_s=FRESH_S, share=INDEX_SHARE)
         self._indexed = Background[str, IndexedFile | None](clock, None, fresh_s=math.inf)
+        self._shown: dict[str, ShownBefore] = {}
         self._one = asyncio.Lock()
         # The index of each folder with its open files, and what it was made of.
         self._wholes: dict[Path, tuple[Repository, dict[str, IndexedFile], Repository]] = {}
@@ -331,7 +332,8 @@ class Nearby:
                 self._indexes[root] = RepositoryIndex(self._roots[root])
             self._update(root)
             files = self._with_opened(root, opened)
-        return replace(file, nearby=self._related.get(document.uri), files=files)
+        shown = self._shown.setdefault(document.uri, ShownBefore())
+        return replace(file, nearby=self._related.get(document.uri), files=files, shown_before=shown)
 
     async def look(self, uri: str, *, is_cell: bool = False) -> str:
         """Return why a document's text may not be sent to a model, after looking it up in a thread; "" if it may.
@@ -370,6 +372,7 @@ class Nearby:
         """Forget a document that was closed. From now on its file is as the disk has it."""
         root = self._looked.get(uri).root
         self._related.forget(uri)
+        self._shown.pop(uri, None)
         self._looked.forget(uri)
         self._indexed.forget(uri)
         if uri in self._saved:  # read it, however lately the folder was read

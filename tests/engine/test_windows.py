@@ -280,8 +280,8 @@ def shown(reader: Reader) -> str:
     return reader.layout.vocabulary.decode(reader.prompt.ids[: -reader.prompt.n_text])
 
 
-def paragraph(name: str) -> Snippet:
-    return Snippet("other.py", f"{name} = {name}_{name}\n")
+def paragraph(name: str, *, was_shown: bool = False) -> Snippet:
+    return Snippet("other.py", f"{name} = {name}_{name}\n", was_shown=was_shown)
 
 
 def test_a_better_window_is_long_shows_other_files_and_takes_over(reader: Reader) -> None:
@@ -302,7 +302,7 @@ def test_what_is_shown_of_other_files_stays_until_most_of_it_would_be_new(reader
     asked = at(605, related=(paragraph("point"), Snippet("more.py", "point = 1\n")))
     reader.read(asked)
     assert not reader.improve(asked)
-    asked = at(610, related=(paragraph("shape"),))
+    asked = at(610, related=(paragraph("shape"), paragraph("point", was_shown=True)))
     reader.read(asked)
     assert "point" in shown(reader)
     assert reader.improve(asked) > PROFILE.prefix_tokens
@@ -312,9 +312,19 @@ def test_what_is_shown_of_other_files_stays_until_most_of_it_would_be_new(reader
 
 def test_a_new_window_of_a_file_shows_what_its_last_one_shows(reader: Reader) -> None:
     reader.read(at(600, related=(paragraph("point"),)), math.inf)
-    n_new = reader.read(at(200, related=(paragraph("shape"),)))
+    n_new = reader.read(at(200, related=(paragraph("shape"), paragraph("point", was_shown=True))))
     assert "point" in shown(reader)
     assert n_new <= len(reader.prompt.ids) - n_tokens(reader, paragraph("point").text)
+
+
+@pytest.mark.parametrize("n_new", [0, 300, math.inf])
+def test_what_a_request_does_not_allow_is_not_read(reader: Reader, n_new: float) -> None:
+    reader.read(at(600, related=(paragraph("point"),)), math.inf)
+    for asked in (at(602), at(602, related=(paragraph("shape"),)), at(200)):
+        reader.read(asked, n_new)
+        assert "point" not in shown(reader)
+        reader.improve(asked)
+        assert "point" not in shown(reader)
 
 
 def test_snippets_that_are_only_copied_from_change_nothing(reader: Reader) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core import holes, syntax
-from dg_lsp.core.values import Document
+from dg_lsp.core.values import Document, Snippet, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server.snapshot import Nearby
@@ -277,6 +277,37 @@ async def test_a_save_forgets_nothing_until_it_is_read_again(tmp_path: Path) -> 
     assert nearby.context(document, settings).nearby == before
     after = (await nearby.read(document, settings)).nearby
     assert "verify" in after[0].text
+    await nearby.close()
+
+
+async def test_what_was_shown_may_stay_while_its_file_has_it(tmp_path: Path) -> None:
+    text = "import helper\n\n\ndef last(first):\n    check(first)\n    find(first)\n"
+    document, own = Document((tmp_path / "main.py").as_uri(), "python", text), tmp_path / "helper.py"
+    nearby, settings = Nearby(lambda: 0.0), Settings(related_chars=40)
+
+    async def related(name: str) -> tuple[Snippet, ...]:
+        at = text.index(name)
+        nearby.saved(document.uri)
+        assert await nearby.look(document.uri) == ""
+        context = await nearby.read(document, settings)
+        hole = holes.at_cursor(document, at, syntax.of(document))
+        request = pipeline.to_request(replace(document, text=text[:at]), (replace(hole, span=Span(at, at)),), context)
+        return tuple(each for each in request.related if not each.for_copying)
+
+    nearby.set_roots([tmp_path.as_uri()])
+    halves = "def last(check):\n    check(check)\n    check\n    check\n\ndef find(find):\n    find(find)\n    find\n    find\n"
+    own.write_text(halves)
+    first = await related("check")
+    assert first
+    assert {each.was_shown for each in first} == {False}
+    again = await related("import")
+    assert [replace(each, was_shown=False) for each in again if each.was_shown] == list(first)
+    own.write_text(halves.replace("check", "judge"))
+    assert not any(each.was_shown and "check" in each.text for each in await related("import"))
+    own.write_text(halves)
+    await related("check")
+    (tmp_path / ".dgignore").write_text("helper.py\n")
+    assert await related("import") == ()
     await nearby.close()
 
 

@@ -373,6 +373,10 @@ class Window:
         """The first lines of its text."""
         return "".join(self.text.splitlines(keepends=True)[:MARK_LINES])
 
+    def is_of(self, request: InfillRequest) -> bool:
+        """Return whether a request's file is that of the window, and what stood first may stay."""
+        return self.path == request.path and question.may_stay(self.related, request)
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -447,7 +451,7 @@ class Windows:
     def _new_view(self, request: InfillRequest, n_tokens: float) -> View:
         """Return a view with a new window, as long as there is time to read, after what stands first already."""
         profile = self._layout.profile
-        related = next((window.related for window in self._windows if window.path == request.path), ())
+        related = next((window.related for window in self._windows if window.is_of(request)), ())
         head = self._layout.head(request.path, related)
         is_encoded = self._known(head) == len(head)
         if not is_encoded or (n_tokens == math.inf and question.is_stale(related, question.split(request.related)[0])):
@@ -463,7 +467,7 @@ def views(windows: Sequence[Window], request: InfillRequest, left: str) -> list[
     """Return the views of a request that go on with a window, in their order. `left` is its text before the hole."""
     found = list[View]()
     for window in windows:
-        if window.path != request.path or (start := _start_in(left, window)) is None:
+        if not window.is_of(request) or (start := _start_in(left, window)) is None:
             continue
         typed_at, end = start + len(window.text), len(left)
         if window.suffix == request.suffix and end - typed_at <= MOST_TYPED and left.startswith(window.text, start):

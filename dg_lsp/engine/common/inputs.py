@@ -97,7 +97,7 @@ class RequestInputs:
         drafts of a body say, and all such drafts are useless.
         """
         request = self.request
-        sources = (request.prefix, request.suffix, *(snippet.text for snippet in request.related))
+        sources = (request.prefix, request.suffix, *(each.text for each in request.related if not each.was_shown))
         return tuple(map(placeholders.removed, sources)) if self.is_body else sources
 
     def seed(self, number: int) -> int:

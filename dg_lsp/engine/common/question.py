@@ -46,9 +46,7 @@ def related_files(related: Sequence[Snippet], fence: str, room: int, size: Calla
     Their ranking changes as the user types, and a different order would require encoding the whole prompt again.
     """
     chosen_files = list[tuple[str, str]]()
-    for item in related:
-        if item.for_copying:
-            continue
+    for item in split(related)[0]:
         text = f"File {item.path}:\n{fenced(item.text, fence)}"
         room -= size(text)
         if room < 0:
@@ -75,9 +73,18 @@ def is_stale(shown: Sequence[Snippet], best: Sequence[Snippet]) -> bool:
 
 
 def split(related: Sequence[Snippet]) -> tuple[tuple[Snippet, ...], tuple[Snippet, ...]]:
-    """Return the snippets that a model sees, and those that are only copied from."""
-    shown = tuple(snippet for snippet in related if not snippet.for_copying)
+    """Return the snippets to show to a model, and those that are only copied from."""
+    shown = tuple(snippet for snippet in related if not (snippet.for_copying or snippet.was_shown))
     return shown, tuple(snippet for snippet in related if snippet.for_copying)
+
+
+def may_stay(shown: Sequence[Snippet], request: InfillRequest) -> bool:
+    """Return whether the request allows what a model has read of other files.
+
+    Its document may be one of the same name in another project, or the other files may be private now, changed or removed.
+    """
+    allowed = {(each.path, each.text) for each in request.related if not each.for_copying}
+    return all((each.path, each.text) in allowed for each in shown)
 
 
 class Heads:
@@ -87,10 +94,10 @@ class Heads:
         self._shown: dict[str, tuple[Snippet, ...]] = {}
 
     def kept(self, request: InfillRequest) -> InfillRequest:
-        """Return the request with what was shown before with its file, unless that is stale."""
+        """Return the request with what was shown before with its file, unless that may not stay or is stale."""
         best, copied = split(request.related)
         before = self._shown.pop(request.path, best)
-        shown = best if is_stale(before, best) else before
+        shown = before if may_stay(before, request) and not is_stale(before, best) else best
         self._shown[request.path] = shown
         if len(self._shown) > MOST_FILES:
             del self._shown[next(iter(self._shown))]
