@@ -52,9 +52,9 @@ class Language:
     `doc_comment` begins a line of documentation, where that is the custom. `opens` matches a line that opens a block, for code
     that is broken or not written yet, and `closes` what ends a block or a part of it, at the indentation of that line.
     `openers` are the ends of lines above code that is indented more. `misread` matches lines in which the grammar may take a
-    string for a block comment. `indent` is one indentation level for a file that shows none. In a file whose name ends with
-    one of `stub_suffixes`, bodies are meant to be empty. A file that ends with one of `shared` is of another language by its
-    name, but of this one if `sign` matches its code.
+    string for a block comment, `ranges` what is before a `...` that it does not know. `indent` is one indentation level for a
+    file that shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be empty. A file that ends
+    with one of `shared` is of another language by its name, but of this one if `sign` matches its code.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
     files are imported. `importing` is the style of its imports, if those of an answer are judged.
@@ -79,6 +79,7 @@ class Language:
     closes: str = BRACE_CLOSES
     openers: tuple[str, ...] = BRACE_OPENERS
     misread: str = ""
+    ranges: str = ""
     indent: str = "    "
     by_indentation: bool = False
     filenames: tuple[str, ...] = ()

@@ -22,8 +22,8 @@ Captures in `queries/*.scm` say what a node means:
     @abstract.members           a class whose functions are all abstract
     @empty                      a function or class for which an empty body is complete
 
-The parser sees a lone `\r` as `\n`, a lone surrogate as U+FFFD, and `_` where a comment would begin in a string that its
-grammar misreads. All have the same length, so offsets stay valid.
+The parser sees a lone `\r` as `\n`, a lone surrogate as U+FFFD, ` | ` for the `...` of a case in C, and `_` where a comment
+would begin in a string that its grammar misreads. All have the same length, so offsets stay valid.
 """
 
 from __future__ import annotations
@@ -439,8 +439,10 @@ def _row_and_column(source: bytes, byte: int) -> tuple[int, int]:
 
 
 def _seen(text: str, language: Language) -> str:
-    """Return the text as the parser sees it: a lone carriage return ends a line, and no comment begins in a string."""
+    r"""Return the text as the parser sees it: `\r` ends a line, a range is an operation, no comment begins in a string."""
     text = _LONE_RETURN.sub("\n", text) if "\r" in text else text
+    if language.ranges and "..." in text:
+        text = re.sub(rf"({language.ranges})\.\.\.", r"\1 | ", text)
     if not language.misread or language.block_comment is None:
         return text
     opener, lexer, pieces, at = language.block_comment[0][:3], lexing.named(language.name), list[str](), 0

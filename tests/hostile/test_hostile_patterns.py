@@ -140,7 +140,7 @@ FROM_TABLES = {
 }
 """The functions with a pattern that is not in the code: it is in a table of languages, or made from a text of the user's."""
 
-FIELDS = ("misread", "sign")
+FIELDS = ("misread", "ranges", "sign")
 """What is searched in a whole text; the other fields of a language are matched with one line, or with the names of nodes."""
 
 LEXER_FIELDS = ("sign", "variable", "format")

@@ -390,8 +390,8 @@ def _meant_to_be_elsewhere(owner: Owner, syntax: Syntax, *, is_described: bool) 
         if node.id in owners:
             # A function with its own docstring may be missing here too.
             base = owners[node.id]
-            word = re.search(r"\w*\Z", base.name)
-            return not is_described and base.kind == "class" and word is not None and (word[0], owner.name) in facts.overrides
+            overridden = (re.split(r"\W", base.name)[-1], owner.name) in facts.overrides
+            return not is_described and base.kind == "class" and overridden
     return False
 
 
