@@ -345,6 +345,8 @@ def open_copies(a_check: Check, n_jobs: int, on_message: Callable[[str], None]) 
         )
     with scratch.directory(place) as folder:
         yield Copies(folder, a_check, asyncio.Semaphore(n_jobs), on_message)
+    if folder.exists():
+        on_message(f"{folder} can't be removed: unmount what a check has mounted in it, and the next run removes it")
 
 
 def root_of(plan: FilePlan, here: Path) -> Path:

@@ -126,7 +126,10 @@ class Copy:
 
     def folder(self, place: Path) -> Path:
         """Return a folder of the copy, which may be lacking; what a check put in its place or above it is removed."""
+        mounts = _mounts()
         for folder in reversed((place, *place.parents[: len(place.relative_to(self.private).parts)])):
+            if folder in mounts:
+                raise OSError(errno.EBUSY, "a check has mounted something there", str(folder))
             if folder.is_symlink() or not folder.is_dir():
                 clear(folder)
                 folder.mkdir()
@@ -202,7 +205,7 @@ def directory(place: Path | None = None) -> Iterator[Path]:
                 _lock(handle)
                 # A project may have a folder of this name, but can't know which inodes it gets.
                 if os.read(handle, 100) == _identity(folder):
-                    clear(folder)
+                    _remove(folder)
             finally:
                 os.close(handle)
     temporary = Path(tempfile.mkdtemp(prefix=files.NEW_COPIES, dir=place or _places()[0]))
@@ -215,8 +218,16 @@ def directory(place: Path | None = None) -> Iterator[Path]:
         temporary = temporary.rename(folder)
         yield folder
     finally:
-        clear(temporary)
+        _remove(temporary)
         os.close(handle)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the copies, then their folder: the next run knows what is left by its lock."""
+    for path in (folder / name for name in _names(folder) if name != "lock"):
+        clear(path)
+    if {*_names(folder)} <= {"lock"}:
+        clear(folder)
 
 
 def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]]:
@@ -373,14 +384,29 @@ def _lock(handle: int) -> None:
 
 
 def clear(place: Path) -> None:
-    """Remove what is there: a check may have left a link or a folder in place of a file."""
+    """Remove what is there, but nothing that is mounted in it: a check may have left a link or a folder in place of a file."""
     if place.is_symlink() or not place.is_dir():
         place.unlink(missing_ok=True)
         return
-    place.chmod(stat.S_IRWXU)
-    for here, folders, _ in os.walk(place):
-        for name in folders:  # a check may have made a directory without permission to enter
+    mounts = _mounts()
+    folders = [place] if place not in mounts else []
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.chmod(stat.S_IRWXU)  # a check may have made a directory without permission to enter
+        for path in map(folder.joinpath, _names(folder)):
             with contextlib.suppress(OSError):
-                if not (path := Path(here, name)).is_symlink():
-                    path.chmod(stat.S_IRWXU)
-    shutil.rmtree(place, ignore_errors=True)
+                if path.is_symlink() or not path.is_dir():
+                    path.unlink()
+                elif path not in mounts:
+                    folders.append(path)
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _mounts() -> set[Path]:
+    """Return where file systems and folders are mounted. A folder mounted elsewhere on its device shows nowhere else."""
+    with contextlib.suppress(OSError):
+        escaped = (line.split()[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines())
+        return {Path(os.fsdecode(re.sub(rb"\\(\d{3})", lambda code: bytes([int(code[1], 8)]), name))) for name in escaped}
+    return set()

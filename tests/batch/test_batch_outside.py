@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +19,13 @@ import pytest
 
 import dg_lsp
 from dg_lsp.batch import git as product_git
+from dg_lsp.batch import scratch
 from dg_lsp.cli import setup
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.wire import discovery, programs
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import run
-from tests.batch.test_batch_process import finish, start
+from tests.batch.test_batch_process import SCRIPTED, environment, finish, start
 from tests.processes import git
 
 SET_UP_GIT = "git init -q; git config user.name n; git config user.email e@x; git add .; git commit -qm x"
@@ -124,6 +126,32 @@ def test_no_copy_contains_copies(ways: tuple[Path, Path], temporary: str, has_gi
     code, out, err = finish(process)
     assert (code, out.count("+++ ")) == (0, 3), err
     assert tree(project) == before
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("place", ["new", "sub"])
+def test_what_a_check_mounts_is_not_changed(tmp_path: Path, place: str) -> None:
+    project, own, temporary = tmp_path / "project", tmp_path / "o wn", tmp_path / "t mp"
+    temporary.mkdir()
+    for path in (project / "sub" / "a.py", own / "kept" / "x"):
+        path.parent.mkdir(parents=True)
+        path.write_text(STUB)
+    (own / "kept").chmod(0o500)
+    before = tree(own)
+    dg_lsp_infill = shlex.join([sys.executable, "-c", SCRIPTED, "fills", "infill", ".", "--all", "--check"])
+    command = f"mkdir -p {place}; mount --bind {shlex.quote(str(own))} {place}"
+    mounting = ["unshare", "-rm", "sh", "-c", f"{dg_lsp_infill} {shlex.quote(command)}; {dg_lsp_infill} true"]
+    if not shutil.which("unshare") or subprocess.run([*mounting[:2], "true"], check=False).returncode:
+        pytest.skip("no mounts without privileges here")
+    variables = environment(TMPDIR=str(temporary))
+    result = subprocess.run(mounting, cwd=project, env=variables, capture_output=True, text=True, check=False)
+    assert (tree(own), (own / "kept").stat().st_mode & 0o777) == (before, 0o500), result.stderr
+    assert "can't be removed: unmount what a check has mounted in it" in result.stderr
+    assert ("a check has mounted something there" in result.stderr) is (place == "sub")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(temporary))
+        with scratch.directory() as folder:
+            assert list(temporary.iterdir()) == [folder], "now nothing is mounted there"
 
 
 # --- Keys
