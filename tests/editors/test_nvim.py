@@ -128,6 +128,10 @@ def test_a_held_suggestion_is_shown_and_accepted_only_after_it_was_revealed(
         nvim.type("<CR>self.")
         nvim.until(f"{CURRENT} ~= nil", "the next prepared suggestion")
         assert nvim.ghost() == ""
+        # Who leaves insert mode before it comes does not see it when the user is back.
+        nvim.type("<Esc>o<C-r><C-v><Esc>i")
+        nvim.until(f"{CURRENT} ~= nil", "the suggestion in an empty line")
+        assert nvim.ghost() == ""
 
 
 def test_single_words_and_lines_can_be_accepted(nvim: Neovim) -> None:

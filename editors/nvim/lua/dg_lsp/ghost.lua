@@ -375,6 +375,7 @@ function M.attach(client, bufnr)
     callback = function(event)
       local state = completor(bufnr)
       if state and not (event.event == "ModeChanged" and vim.v.event.new_mode:find("^n?i")) then
+        reveals_next = false
         state:abort()
       end
     end,
