@@ -10,16 +10,11 @@ from dg_lsp.wire import programs
 
 _MAX_CHARS = 400
 _MAX_DIGITS = 5  # of the number of settings in the environment
-# A partial clone fetches what it lacks. Not from a `file:` URL: the repository there would run programs that its settings name.
-_PROTOCOLS = "git:http:https:ssh"
-# The settings that name programs for a fetch, with what takes their place. The other programs of git run for other commands.
-_FOR_FETCHING = {"core.sshcommand": "ssh", "core.askpass": "", "core.alternaterefscommand": "true"}
-# How settings of `http` end that name files of cookies and keys to send, or that say which servers get the user's password.
-_TRUSTING = ("cookiefile", "savecookies", "sslcert", "sslkey", "sslverify", "sslcainfo", "sslcapath")
+_SECONDS = 120  # for a command that reads: settings may name a pipe to which nothing is written
 
 
 class GitError(Exception):
-    """Git failed; the message is what it or a hook said, in one line. `status` is 0 if it could not be run."""
+    """Git failed; the message is what it or a hook said, in one line. `status` is 0 if it can't be run, -1 if it was ended."""
 
     def __init__(self, command: str, words: str, status: int = 0) -> None:
         """Store the status."""
@@ -38,25 +33,18 @@ def is_root(folder: Path) -> bool:
 
 
 def read(folder: Path, command: str, *arguments: str) -> bytes:
-    """Return what a command of git prints that only reads. It uses no program or file that the repository's settings name."""
-    settings, variables = {"core.hooksPath": os.devnull}, {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"}
+    """Return what a command of git prints that only reads.
+
+    It runs no program, in particular no filter, so it compares a file as it is on disk. Nor does it connect to a server: only
+    git itself, with the repository's settings, fetches what a partial clone lacks.
+    """
+    settings = dict.fromkeys((name for name in _names(folder) if name.startswith("filter.")), "")
+    # Git before 2.45 knows no GIT_NO_LAZY_FETCH, and refuses protocols only after it has fetched the bundle.
+    settings |= {"core.hooksPath": os.devnull, "fetch.bundleURI": ""}
+    variables = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
     if is_root(folder):  # whatever other folder its settings name
         variables["GIT_WORK_TREE"] = os.path.realpath(folder)
-    if command == "diff":  # the only one that reads contents, so it may run filters, and fetch what a partial clone lacks
-        own, users = _settings(folder)
-        for name in own:
-            if name.startswith(("filter.", "credential.")):
-                settings[name] = ""
-            elif name in _FOR_FETCHING or (name.startswith("http.") and name.endswith(_TRUSTING)):
-                settings[name] = users.get(name, "true" if name.endswith("sslverify") else _FOR_FETCHING.get(name, ""))
-            elif name.startswith("remote.") and name.endswith(".uploadpack"):
-                settings[name] = "git-upload-pack"
-        settings["maintenance.auto"] = "false"
-        # Of `core.gitProxy` git takes the first value, so the repository's would win over any of ours.
-        variables |= {"GIT_PROXY_COMMAND": ""} if "core.gitproxy" in own else {}
-        # A proxy may need a password, without which no child gets its variable.
-        variables |= {**programs.keys(*programs.PROXIES), "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
-    return _run(folder, settings, variables, command, *arguments)
+    return _run(folder, settings, variables, command, *arguments, seconds=_SECONDS)
 
 
 def advice(folder: Path, revision: str, *, is_known: bool) -> str:
@@ -65,8 +53,8 @@ def advice(folder: Path, revision: str, *, is_known: bool) -> str:
     A partial clone knows all commits.
     """
     try:
-        is_shallow = _run(folder, {}, {}, "rev-parse", "--is-shallow-repository").strip() == b"true"
-        is_partial = any(name.startswith("remote.") and name.endswith(".promisor") for name in _settings(folder)[0])
+        is_shallow = read(folder, "rev-parse", "--is-shallow-repository").strip() == b"true"
+        is_partial = any(name.startswith("remote.") and name.endswith(".promisor") for name in _names(folder))
     except GitError:
         return ""
     if is_shallow:
@@ -75,14 +63,10 @@ def advice(folder: Path, revision: str, *, is_known: bool) -> str:
     return f"this is a partial clone: `git diff --quiet {revision}` in it fetches what it lacks" if is_cause else ""
 
 
-def _settings(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the settings of the repository's own files, and those of the user's and the system's."""
-    parts = _run(folder, {}, {}, "config", "-z", "--show-scope", "--list").decode(errors="surrogateescape").split("\0")
-    own, users = dict[str, str](), dict[str, str]()
-    for scope, entry in zip(parts[::2], parts[1::2], strict=False):
-        name, _, value = entry.partition("\n")
-        (own if scope in ("local", "worktree") else users)[name] = value
-    return own, users
+def _names(folder: Path) -> list[str]:
+    """Return the names of all settings."""
+    listed = _run(folder, {}, {}, "config", "-z", "--name-only", "--list", seconds=_SECONDS)
+    return listed.decode(errors="surrogateescape").split("\0")
 
 
 def run(folder: Path, command: str, *arguments: str) -> bytes:
@@ -90,8 +74,15 @@ def run(folder: Path, command: str, *arguments: str) -> bytes:
     return _run(folder, {}, {}, command, *arguments)
 
 
-def _run(folder: Path, settings: dict[str, str], variables: dict[str, str], command: str, *arguments: str) -> bytes:
-    """Return what a command prints with these settings and variables; raise GitError if it fails."""
+def _run(
+    folder: Path,
+    settings: dict[str, str],
+    variables: dict[str, str],
+    command: str,
+    *arguments: str,
+    seconds: float | None = None,
+) -> bytes:
+    """Return what a command prints with these settings and variables; raise GitError if it fails or takes longer."""
     variables, options = {**programs.own_variables(), **variables}, _safe_directories()
     if is_root(folder):  # otherwise the repository around one whose `.git` is empty or damaged would answer
         variables["GIT_CEILING_DIRECTORIES"] = os.path.dirname(os.path.realpath(folder))  # noqa: PTH120
@@ -109,7 +100,10 @@ def _run(folder: Path, settings: dict[str, str], variables: dict[str, str], comm
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
+            timeout=seconds,
         )
+    except subprocess.TimeoutExpired as error:
+        raise GitError(command, f"it took longer than {seconds} s", -1) from error
     except OSError as error:
         raise GitError(command, (error.strerror or str(error)).lower()) from error
     if done.returncode:

@@ -35,7 +35,6 @@ _PLACE = re.compile(
 )
 _COMMENT = re.compile(r"(?P<place>.+?:\d+:\d+(?:-\d+:\d+)?)(?:[:\s]\s*(?P<comment>.*))?")
 
-_NAMES_ONLY = ("--name-only", "-z", "--relative", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules")
 PLACE_FORM = "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL"
 
 
@@ -252,7 +251,7 @@ def _only(plan: FilePlan, holes: Sequence[Hole]) -> FilePlan:
 
 
 def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:
-    """Return the files that differ from the revision, including untracked ones."""
+    """Return the files that differ from the revision, on disk or in the index, including untracked ones."""
     if revision.startswith("-"):
         raise PlanError(f"--changed-since takes a git revision, not {revision!r}")
     changed: set[Path] = set()
@@ -262,8 +261,9 @@ def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:
             for suffix in ("", "^{commit}"):  # apart, because `:/words^{commit}` looks for other words
                 found = git.read(root, "rev-parse", "--quiet", "--verify", "--end-of-options", commit + suffix)
                 commit = found.decode().strip()
-            names = git.read(root, "diff", *_NAMES_ONLY, commit, "--")
-            names += git.read(root, "ls-files", "-oz", "--exclude-standard")
+            # Git compares trees and hashes files, so a partial clone needs no contents.
+            names = git.read(root, "diff-index", "--cached", "--name-only", "-z", "--relative", commit, "--")
+            names += git.read(root, "ls-files", "-moz", "--exclude-standard")
             changed |= {root / os.fsdecode(name) for name in names.split(b"\0") if name}
     except git.GitError as error:
         why = f"git knows no such revision in {root}" if error.status == 1 else str(error)

@@ -28,9 +28,8 @@ _SECRET = ("COOKIE", "CREDENTIAL", "KEY", "PASS", "PASSWD", "PASSWORD", "PHRASE"
 _SECRET_WORDS = frozenset({"AUTH", "AUTHORIZATION", "BEARER", "CRED", "JWT", "OAUTH", "OTP", "PAT", "PSK", "PSW", "PW", "SK"})
 _SHORTEST = 16  # characters of a value that services make so that it can be recognised
 _NO_SECRETS = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
-PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-"""The variables that name a proxy, maybe with its password, for whatever fetches over HTTP."""
-DOWNLOADS = ("HF_", "HUGGING_FACE_", "PIP_", "UV_", *PROXIES)
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")  # maybe with a password
+DOWNLOADS = ("HF_", "HUGGING_FACE_", "PIP_", "UV_", *_PROXIES)
 """How the names of variables begin that pip, uv and huggingface_hub read, also for their keys."""
 _OWN = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))  # noqa: PTH118, PTH120 -- pathlib isn't loaded yet
 

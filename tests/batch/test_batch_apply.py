@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import socket
 import subprocess
 from pathlib import Path
 
@@ -15,7 +12,6 @@ import pytest
 from tests import marked
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import report, run
-from tests.engine.engine_kit import wait_until
 from tests.processes import git
 
 ROWS = marked.rows(Path(__file__).with_name("hooks.txt"))
@@ -305,12 +301,19 @@ def test_a_revision_that_cannot_be_compared_is_explained(
 
 
 @pytest.mark.parametrize(
-    ("how", "server", "words"),
+    ("how", "words", "way_out"),
     [
-        ("--depth=1", "file", "git knows no such revision in {}; this is a shallow clone: `git fetch --unshallow` in it"),
-        ("--filter=tree:0", "file", "; this is a partial clone: `git diff --quiet HEAD~1` in it fetches what it lacks"),
-        ("--filter=tree:0", "git", ""),
-        ("--filter=blob:none", "file", ""),
+        (
+            "--depth=1",
+            "git knows no such revision in {}; this is a shallow clone: `git fetch --unshallow` in it",
+            ("fetch", "-q", "--unshallow"),
+        ),
+        (
+            "--filter=tree:0",
+            "; this is a partial clone: `git diff --quiet HEAD~1` in it fetches what it lacks",
+            ("diff", "--quiet", "HEAD~1"),
+        ),
+        ("--filter=blob:none", "", ()),
     ],
 )
 def test_a_clone_without_the_history_is_compared_or_explained(
@@ -318,34 +321,31 @@ def test_a_clone_without_the_history_is_compared_or_explained(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
     how: str,
-    server: str,
     words: str,
+    way_out: tuple[str, ...],
 ) -> None:
     (repository / "a.py").write_text(TWO + "# changed\n")
     git("commit", "-qam", "second")
     git("config", "uploadpack.allowFilter", "true")
-    clone, url = tmp_path_factory.mktemp("clones") / "clone", f"file://{repository}"
-    with contextlib.ExitStack() as stack:
-        if server == "git":
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                port = free.getsockname()[1]
-            daemon = [
-                "git",
-                "daemon",
-                "--listen=127.0.0.1",
-                f"--port={port}",
-                "--export-all",
-                f"--base-path={repository.parent}",
-            ]
-            process = stack.enter_context(subprocess.Popen(daemon, stderr=subprocess.DEVNULL, start_new_session=True))
-            stack.callback(lambda: os.killpg(process.pid, signal.SIGKILL))
-            url = f"git://127.0.0.1:{port}/{repository.name}"
-            wait_until(
-                lambda: subprocess.run(["git", "ls-remote", url], capture_output=True, check=False).returncode == 0 or None
-            )
-        git("clone", "-q", how, url, str(clone))
-        monkeypatch.chdir(clone)
+    clone = tmp_path_factory.mktemp("clones") / "clone"
+    git("clone", "-q", how, f"file://{repository}", str(clone))
+    monkeypatch.chdir(clone)
+    (clone / "b.py").touch()
+    if words:
         result = run(".", "--changed-since", "HEAD~1")
-    assert words.format(clone) in result.stderr
-    assert (result.exit_code, result.stdout.count("+++ ")) == ((2, 0) if words else (0, 1)), result.stderr
-    assert "partial clone" not in run(".", "--changed-since", "nonsense").stderr, "it knows all revisions"
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert words.format(clone) in result.stderr
+        assert "partial clone" not in run(".", "--changed-since", "nonsense").stderr, "it knows all revisions"
+        subprocess.run(["git", *way_out], check=False)
+    result = run(".", "--changed-since", "HEAD~1")
+    assert (result.exit_code, result.stdout.count("+++ "), "a.py" in result.stdout) == (0, 1, True), result.stderr
+
+
+@pytest.mark.parametrize("revision", ["", "HEAD"])
+def test_a_pipe_that_git_waits_for_does_not_block(repository: Path, monkeypatch: pytest.MonkeyPatch, revision: str) -> None:
+    monkeypatch.setattr("dg_lsp.batch.git._SECONDS", 0.5)
+    os.mkfifo(repository / "pipe")
+    git("config", "core.excludesFile", str(repository / "pipe"))
+    result = run(".", "--all", *(("--changed-since", revision) if revision else ("--check", "true")))
+    assert result.exit_code == (2 if revision else 0), result.stderr
+    assert ("it took longer than 0.5 s" in result.stderr) == bool(revision)

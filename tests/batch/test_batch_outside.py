@@ -249,12 +249,11 @@ class TestNoChildButTheEngineSeesAKey:
         subprocess.run(f"{SET_UP_GIT}; {how}", shell=True, check=True, stdin=subprocess.DEVNULL)
         assert run("a.py", "--commit").exit_code == 0
 
-    def test_git_gets_a_proxy_only_where_it_may_fetch(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_git_that_reads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "git").write_text('#!/bin/sh\nprintf "$HTTPS_PROXY$DATABASE_URL$http_proxy"\n')
         (tmp_path / "git").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        proxies = WITH_SECRETS["HTTPS_PROXY"] + WITH_SECRETS["http_proxy"]
-        assert [product_git.read(tmp_path, command).decode() for command in ("diff", "ls-files")] == [proxies, ""]
+        assert [product_git.read(tmp_path, command) for command in ("diff-index", "ls-files")] == [b"", b""]
 
     def test_an_installer(self, dumped: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         for name in WITH_SECRETS:
@@ -325,9 +324,14 @@ CHANGED = ("--changed-since", "HEAD")
     ("arguments", "url"),
     [*((CHANGED, url) for url in ("", *URLS)), (("--check", "true", "--all"), ""), (("--write",), ""), (("--dry-run",), "")],
 )
-def test_a_repository_from_an_archive_runs_nothing(project: Path, arguments: tuple[str, ...], url: str) -> None:
+def test_a_repository_from_an_archive_runs_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], url: str
+) -> None:
     ran, evil = project / "ran", project / "evil"
-    for name in ("a.py", "sub/b.py"):
+    # The user's own filter obeys the repository's settings, which may name a program.
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(project / "settings"))
+    (project / "settings").write_text(f'[filter "lfs"]\nprocess = {evil}\nclean = {evil}\nrequired\n')
+    for name in ("a.py", "c.py", "sub/b.py"):
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text(STUB)
     for folder in ("sub", "."):
@@ -353,14 +357,15 @@ def test_a_repository_from_an_archive_runs_nothing(project: Path, arguments: tup
             shutil.copy(evil, hooks / name)
         shutil.copytree(hooks, project / folder / ".git" / "hooks", dirs_exist_ok=True)
         (project / folder / ".git" / "info").mkdir(exist_ok=True)
-        (project / folder / ".git" / "info" / "attributes").write_text("*.py filter=e=v diff=e merge=e\n")
+        (project / folder / ".git" / "info" / "attributes").write_text("*.py filter=e=v diff=e merge=e\nc.py filter=lfs\n")
         git("-C", folder, "config", "core.hooksPath", str(hooks))
         for name in PROGRAMS:
             if name != "remote.origin.vcs" or not url:
                 subprocess.run(["git", "config", "--file", f"{folder}/.git/config", name, str(evil)], check=True)
         subprocess.run(["git", "config", "--file", f"{folder}/.git/config", "filter.e=v.required", "true"], check=True)
     (project / "a.py").write_text(STUB + "# mine\n")
-    os.utime(project / "sub" / "b.py", (1, 1))
+    for name in ("c.py", "sub/b.py"):
+        os.utime(project / name, (1, 1))
     result = run(".", *arguments)
     assert not ran.exists(), result.stderr
     result = run("sub", "a.py", *arguments)
@@ -369,54 +374,46 @@ def test_a_repository_from_an_archive_runs_nothing(project: Path, arguments: tup
     assert ran.exists(), "git itself would have run one"
 
 
-class _Cookies(http.server.BaseHTTPRequestHandler):
-    """A server without a repository, which sets a cookie."""
+class _Server(http.server.BaseHTTPRequestHandler):
+    """A server without a repository, which is sent cookies."""
 
     def do_GET(self) -> None:
         self.server.asked_with.append(self.headers.get("Cookie"))  # type: ignore[attr-defined]
         self.send_response(404)
-        self.send_header("Set-Cookie", "a=1; Path=/; Expires=Fri, 01 Jan 2100 00:00:00 GMT")
         self.end_headers()
 
     def log_message(self, *_args: object) -> None:
         pass
 
 
-def test_git_trusts_whom_the_user_trusts_with_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = "".join(f"local\\0http.{each}\\0" for each in ("sslverify\\nfalse", "https://a.sslcainfo\\n/a", "sslcapath\\n/a"))
-    settings = f"printf '{own}global\\0http.https://a.sslcainfo\\n/mine\\0'"
-    (tmp_path / "git").write_text(f'#!/bin/sh\ncase "$*" in *--show-scope*) {settings};; *) echo "$@";; esac\n')
-    (tmp_path / "git").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    options = product_git.read(tmp_path, "diff").decode().split()
-    assert {"http.sslverify=true", "http.https://a.sslcainfo=/mine", "http.sslcapath="} <= set(options)
-
-
-@pytest.mark.parametrize("section", ["http", "http.http://127.0.0.1:{}"])
-def test_a_repository_from_an_archive_names_no_file_of_cookies(project: Path, tmp_path: Path, section: str) -> None:
+@pytest.mark.parametrize(("missing", "n_changed"), [("HEAD:a.py", 1), ("HEAD^{tree}", 0)])
+def test_a_repository_from_an_archive_has_no_server_asked(project: Path, tmp_path: Path, missing: str, n_changed: int) -> None:
     cookies = tmp_path / "cookies"
     cookies.write_text("127.0.0.1\tFALSE\t/\tFALSE\t4102444800\tsession\tmine\n")
-    before = cookies.read_text()
     (project / "a.py").write_text(STUB)
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "x")
-    blob = git("rev-parse", "HEAD:a.py")
-    (project / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Cookies) as server:
+    number = git("rev-parse", missing)
+    (project / ".git" / "objects" / number[:2] / number[2:]).unlink()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
         server.asked_with = []  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
         for key, value in (
             ("remote.origin.promisor", "true"),
-            ("remote.origin.url", f"http://127.0.0.1:{server.server_port}/x"),
+            ("remote.origin.url", f"{url}/x"),
+            ("remote.origin.proxy", url),
+            ("fetch.bundleURI", f"{url}/bundle"),
             ("extensions.partialClone", "origin"),
-            (f"{section.format(server.server_port)}.cookieFile", str(cookies)),
-            (f"{section.format(server.server_port)}.saveCookies", "true"),
+            ("http.cookieFile", str(cookies)),
         ):
             git("config", key, value)
         (project / "a.py").write_text(STUB + "# mine\n")
-        run(".", "--changed-since", "HEAD")
-        assert (cookies.read_text(), {*server.asked_with}) == (before, {None})  # type: ignore[attr-defined]
+        result = run(".", "--changed-since", "HEAD")
+        assert not server.asked_with, "with what is the user's"  # type: ignore[attr-defined]
+        assert (result.stdout.count("+++ a.py") or result.stdout.count("+++ b/a.py")) == n_changed, result.output
+        assert ("`git diff --quiet HEAD` in it fetches" in result.stderr) == (not n_changed)
         subprocess.run(["git", "diff", "--stat", "HEAD"], capture_output=True, check=False)
         assert "session=mine" in server.asked_with, "git itself would have sent it"  # type: ignore[attr-defined]
         server.shutdown()
