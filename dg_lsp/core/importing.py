@@ -34,7 +34,7 @@ def invented(before: str, after: str, language: str, sources: Sources) -> str:
     """Return the first import that `after` adds to `before` and that the repository lacks, as a path; "" if there is none.
 
     Only modules of the repository are judged: relative ones, and in Python those of a package that it has. A module that the
-    file imports already may be one that the index lacks, such as a generated one. An index that is not whole judges nothing.
+    file imports already may be one that is generated later. An index that is not whole judges nothing.
     """
     style, own = languages.row(language).importing, sources.own
     if not style or own.rpartition("/")[0] not in sources.files.folders or not sources.files.is_whole:
@@ -45,6 +45,9 @@ def invented(before: str, after: str, language: str, sources: Sources) -> str:
         if each in old:
             continue
         bases = _python_bases(each.module, sources) if style == "python" else _script_bases(each.module, own)
+        # Of a module, its package and what it may have as a name, any may be a file that was not read.
+        if any(sources.files.may_have(f"{base}/{inner}") for base in bases for inner in (each.name, "__init__", "index")):
+            continue
         modules = [base for base in bases if _files(base, style, sources) or base in sources.files.folders]
         if bases and not modules and each.module not in known:
             return each.module

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 from dg_lsp.core import context
 from dg_lsp.core.place import first_line
@@ -74,11 +75,14 @@ def index(path: str, language: str, text: str) -> IndexedFile:
 class Repository:
     """The indexed files of one workspace at one time. A file's key is its absolute path without links.
 
-    `is_whole` says that they are all source files that may be read, so that what is missing does not exist.
+    `is_whole` says that all names below the folder `root` are known, so that what is missing does not exist. `unread` has those
+    that are not indexed: the paths of folders, and of files without their endings.
     """
 
     files: Mapping[str, IndexedFile] = field(default_factory=dict)
     is_whole: bool = False
+    root: str = ""
+    unread: frozenset[str] = frozenset()
 
     @cached_property
     def packages(self) -> dict[str, list[str]]:
@@ -100,6 +104,12 @@ class Repository:
                 folders.add(folder)
                 folder = folder.rpartition("/")[0]
         return frozenset(folders)
+
+    def may_have(self, path: str) -> bool:
+        """Return whether a path without its ending may be one that was not read: outside of the root, or not indexed."""
+        inner = path.removeprefix(f"{self.root}/")
+        above = accumulate(inner.split("/"), lambda folder, name: f"{folder}/{name}", initial=self.root)
+        return inner == path or not self.unread.isdisjoint(above)
 
     def with_files(self, files: Mapping[str, IndexedFile]) -> Repository:
         """Return the repository with these files, in place of those with the same keys."""

@@ -430,8 +430,8 @@ class RepositoryIndex:
         A file that may no longer be read, or that this update did not reach, leaves the index. Raises no error for files
         and folders that can't be read.
         """
-        found = dict[Path, Stamp]()
-        is_whole = _find(found, self._ignore.renewed(), self._limit(self._walk_s))
+        found, unread = dict[Path, Stamp](), set[str]()
+        is_whole = _find(found, unread, self._ignore.renewed(), self._limit(self._walk_s))
         is_over = self._limit(self._read_s)
         entries, n_bytes, is_complete = dict[Path, Entry](), 0, True
         for path, stamp in found.items():
@@ -453,11 +453,13 @@ class RepositoryIndex:
         is_same = entries.keys() == self._entries.keys() and all(entries[path] is self._entries[path] for path in entries)
         self._entries = entries
         is_whole = is_whole and is_complete
-        if not is_same or is_whole != self.repository.is_whole:
-            indexed = Repository({str(path): file for path, (_, file) in entries.items() if file}, is_whole)
+        unread |= {_without_ending(path) for path, (_, file) in entries.items() if file is None}
+        if not is_same or is_whole != self.repository.is_whole or unread != self.repository.unread:
+            indexed = {str(path): file for path, (_, file) in entries.items() if file}
+            new = Repository(indexed, is_whole, str(self._ignore.root), frozenset(unread))
             # The tables are made here, in the thread, and not at the first request.
-            _ = indexed.packages, indexed.folders
-            self.repository = indexed
+            _ = new.packages, new.folders
+            self.repository = new
         return is_complete
 
     def _limit(self, seconds: float) -> Callable[[], bool]:
@@ -466,10 +468,11 @@ class RepositoryIndex:
         return lambda: self._is_stopped or time.thread_time() >= end
 
 
-def _find(found: dict[Path, Stamp], ignore: Ignore, is_over: Callable[[], bool]) -> bool:
-    """Add each source file that may be read, with its stamp: those of outer folders first, in name order.
+def _find(found: dict[Path, Stamp], unread: set[str], ignore: Ignore, is_over: Callable[[], bool]) -> bool:
+    """Add each source file that may be read to `found`, with its stamp: those of outer folders first, in name order.
 
-    Links are not followed. Stops at the limits, and when `is_over()` is true. Returns whether these are all files.
+    Links are not followed. The rest goes to `unread`, as in a `Repository`. Stops at the limits, and when `is_over()` is true.
+    Returns whether these are all names.
     """
     folders = deque([ignore.root])
     n_folders = 0
@@ -478,28 +481,35 @@ def _find(found: dict[Path, Stamp], ignore: Ignore, is_over: Callable[[], bool])
         n_folders += 1
         entries = _entries(folder, MAX_ENTRIES)
         # Another workspace's settings may keep its files from remote models.
-        if folder != ignore.root and any(entry.name in (_ENVIRONMENT_FILE, WORKSPACE_FILE) for entry in entries):
+        is_other = folder != ignore.root and any(entry.name in (_ENVIRONMENT_FILE, WORKSPACE_FILE) for entry in entries)
+        if is_other or not 0 < len(entries) < MAX_ENTRIES:
+            unread.add(str(folder))
+        if is_other:
             continue
         for entry in entries:
             if is_over():
                 return False
             path = folder / entry.name
             try:
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in _FOREIGN_FOLDERS and ignore.allows(path):
-                        folders.append(path)
-                    continue
-                if languages.for_path(entry.name) is None or not entry.is_file(follow_symlinks=False):
-                    continue
-                info = entry.stat(follow_symlinks=False)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                is_source = languages.for_path(entry.name) and entry.is_file(follow_symlinks=False)
+                info = entry.stat(follow_symlinks=False) if is_source else None
             except OSError:
                 continue
-            if info.st_size > MAX_FILE_BYTES or secrets.in_place(path.parts) or not ignore.allows(path):
-                continue
-            found[path] = files.stamp(info)
-            if len(found) >= MAX_FILES:
-                return False
-    return not folders
+            if is_folder and entry.name not in _FOREIGN_FOLDERS and ignore.allows(path):
+                folders.append(path)
+            elif info and info.st_size <= MAX_FILE_BYTES and not secrets.in_place(path.parts) and ignore.allows(path):
+                found[path] = files.stamp(info)
+                if len(found) >= MAX_FILES:
+                    return False
+            elif len(unread) < MAX_ENTRIES:
+                unread.add(str(path) if is_folder else _without_ending(path))
+    return not folders and len(unread) < MAX_ENTRIES
+
+
+def _without_ending(path: Path) -> str:
+    """Return the path of a file without its endings, as a module has it: a compiled one may have several."""
+    return str(path.with_name(path.name.partition(".")[0] or path.name))
 
 
 def _read(path: Path, root: Path) -> IndexedFile | None:

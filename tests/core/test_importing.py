@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def indexed(**texts: str) -> Repository:
         language = "typescript" if path.endswith("_ts") else "python"
         path = f"{path.removesuffix('_ts')}.ts" if language == "typescript" else f"{path}.py"
         files[f"/repo/{path}"] = repository.index(path, language, text)
-    return Repository(files, is_whole=True)
+    return Repository(files, is_whole=True, root="/repo")
 
 
 APP = {"app__/init/": "", "app__main": ""}
@@ -74,6 +75,27 @@ def test_relative_modules_of_typescript_are_judged() -> None:
     assert check("import { any } from './ui'") == check("import React from 'react'") == check("import './style.css'") == ""
     assert check("import { box } from './base'") == "./base"
     assert check("import { bag } from './tools'") == "./tools.bag"
+
+
+@pytest.mark.parametrize(
+    ("line", "own"),
+    [
+        ("from ._version import v", "app/main.py"),
+        ("from . import _version", "app/main.py"),
+        ("from app._version import v", "app/main.py"),
+        ("from app.gen.deep.api_pb2 import Message", "app/main.py"),
+        ("import { api } from './gen/types'", "app/main.ts"),
+        ("import { api } from './ui'", "app/main.ts"),
+        ("from ..common import x", "main.py"),
+        ("from .. import common", "main.py"),
+        ("import { s } from '../../shared/x'", "app/main.ts"),
+    ],
+)
+def test_what_was_not_read_may_be_there(line: str, own: str) -> None:
+    files = indexed(**APP, app__main_ts="", main="", app__ui__index_ts="")
+    unread = frozenset(("/repo/app/_version", "/repo/app/gen", "/repo/app/ui/index"))
+    assert invented(line, own=f"/repo/{own}", files=replace(files, unread=unread)) == ""
+    assert bool(invented(line, own=f"/repo/{own}", files=files)) == (".." not in line)
 
 
 @pytest.mark.parametrize(("answer", "dropped"), [(".common import Task", False), (".base import Task", True)])

@@ -52,6 +52,19 @@ def test_files_without_usable_text_are_left_out(tmp_path: Path) -> None:
     assert indexed(tmp_path) == {"a.py"}
 
 
+def test_the_names_of_what_is_not_indexed_are_known(tmp_path: Path) -> None:
+    make(tmp_path, {".gitignore": "gen/\n_version.py\n", "gen/a.py": "", "p/_version.py": "", "p/fast.cpython-311.so": ""})
+    make(tmp_path, {"b/.dg-lsp.toml": "", "p/keep.py": "", "p/credentials.py": "", "p/zero.py": "a\0b\n"})
+    (tmp_path / "p" / "link.py").symlink_to("keep.py")
+    index = RepositoryIndex(Ignore.for_root(tmp_path))
+    index.update()
+    unread = {name.removeprefix(f"{tmp_path}/") for name in index.repository.unread}
+    assert unread == {".gitignore", "gen", "p/_version", "p/fast", "b", "p/credentials", "p/zero", "p/link"}
+    (tmp_path / "p" / "credentials.py").unlink()
+    index.update()
+    assert str(tmp_path / "p" / "credentials") not in index.repository.unread
+
+
 def test_a_link_out_of_the_workspace_is_not_followed(tmp_path: Path) -> None:
     make(tmp_path, {"in/a.py": "", "out/b.py": "b = 1\n"})
     (tmp_path / "in" / "b.py").symlink_to(tmp_path / "out" / "b.py")
