@@ -26,6 +26,8 @@ FRESH_S = 300.0
 GRACE_S = 0.15
 # A running answer probably doesn't begin with more text than this.
 MAX_TYPED_CHARS = 8
+# An import rarely begins so far before the cursor.
+MAX_IMPORT_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,12 @@ def joins(then: Cursor, now: Cursor, *, age_ms: float, latency_ms: float) -> boo
     return not text or (len(text) <= MAX_TYPED_CHARS and "\n" not in text and age_ms >= latency_ms / 2)
 
 
+def _as_judged(suggestions: tuple[Suggestion, ...], then: Cursor, now: Cursor) -> tuple[Suggestion, ...]:
+    """Return the suggestions for an earlier place, without imports if other files have changed, which may lack them now."""
+    lines = then.before[-MAX_IMPORT_CHARS:]
+    return tuple(each for each in suggestions if then.others == now.others or "import" not in lines + each.text)
+
+
 class Answers:
     """The answers of one session, oldest first. At most one is made for a document at a time."""
 
@@ -109,7 +117,7 @@ class Answers:
                 continue
             if typing == ("", "") and answer.cursor == now:
                 here = here or result
-            elif left := rests(result.suggestions, typing):
+            elif left := rests(_as_judged(result.suggestions, answer.cursor, now), typing):
                 fits.append((len(typing[0]), replace(result, suggestions=left)))
         if here is not None and (not here.suggestions or shows(here.suggestions)):
             return here
@@ -175,15 +183,10 @@ class Answers:
         self._answers = [answer for answer in self._answers if answer.cursor.uri != uri]
 
     def change_text(self, uri: str, before: str, text: str) -> None:
-        """Move the places in a document whose text changed, and forget where others got no suggestion: it may now have it."""
+        """Move the places in a document whose text changed."""
         change = difference(before, text)
         for answer in self._of(uri):
             answer.cursor = answer.cursor.moved(before, change)
-        self._answers = [
-            answer
-            for answer in self._answers
-            if answer.cursor.uri == uri or (result := answer.result) is None or result.suggestions
-        ]
 
     def clear(self) -> None:
         """Forget all answers. Who waits for a running one gets it, and later requests don't."""

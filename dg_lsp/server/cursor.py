@@ -29,6 +29,7 @@ class Cursor:
     """A cursor position, identified by its document, its offset, and the text on both sides as it was at first.
 
     The anchor is the first offset at which the present text may differ from that, because text was accepted, typed or deleted.
+    `others` stands for the other files and cells that an answer is judged by.
     """
 
     uri: str
@@ -36,6 +37,7 @@ class Cursor:
     after: str
     offset: int
     anchor: int = field(compare=False)
+    others: object = None
 
     def moved(self, text: str, change: Change) -> Cursor:
         """Return the cursor after a change of its document's text: it moves with a change above the line of its anchor."""
@@ -45,9 +47,9 @@ class Cursor:
         return replace(self, anchor=min(self.anchor, change.start))
 
 
-def at(uri: str, text: str, offset: int, anchor: int | None = None) -> Cursor:
+def at(uri: str, text: str, offset: int, anchor: int | None = None, others: object = None) -> Cursor:
     before, after = text[max(0, offset - BEFORE_CHARS) : offset], text[offset : offset + AFTER_CHARS]
-    return Cursor(uri, before, after, offset, offset if anchor is None else anchor)
+    return Cursor(uri, before, after, offset, offset if anchor is None else anchor, others)
 
 
 Typing = tuple[str, str]

@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import re
+import weakref
 from array import array
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
@@ -65,7 +66,8 @@ class Snapshot:
     @property
     def cursor(self) -> Cursor:
         """The cursor, with the text around it."""
-        return cursor.at(self.document.uri, self.document.text, self.offset, self.anchor)
+        others = weakref.ref(self.context.files), hash(self.context.related)
+        return cursor.at(self.document.uri, self.document.text, self.offset, self.anchor, others)
 
     def accepting(self, text: str) -> Snapshot:
         """Return the snapshot after this text was accepted at the cursor."""

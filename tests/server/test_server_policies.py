@@ -203,6 +203,19 @@ async def test_an_empty_answer_is_used_at_its_exact_place_only() -> None:
     assert answer.result == kept()
 
 
+@pytest.mark.parametrize(
+    ("text", "texts", "stays"),
+    [("x = $0", (), False), ("x = $0", ("1",), True), ("from a import $0", ("b",), False), ("$0", ("import a",), False)],
+)
+async def test_a_refusal_and_an_import_are_for_the_files_that_they_were_judged_by(
+    text: str, texts: tuple[str, ...], stays: bool
+) -> None:
+    table, now = Answers(lambda: 0.0), at_cursor(text)
+    await answered(table, text, kept(*texts))
+    assert table.find(now) == kept(*texts)
+    assert table.find(replace(now, others="changed")) == (kept(*texts) if stays else None)
+
+
 async def test_a_second_answer_for_a_place_replaces_the_first_and_one_that_is_not_kept_is_for_who_waited() -> None:
     table = Answers(lambda: 0.0)
     await answered(table, "x = $0", kept("1"))
