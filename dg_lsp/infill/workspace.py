@@ -9,6 +9,7 @@ threads, because a keystroke must not wait for the disk.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import os
@@ -424,6 +425,13 @@ class RepositoryIndex:
         self._is_stopped = True
         self.repository = repository.EMPTY
 
+    def restarted(self) -> RepositoryIndex:
+        """Stop, and return an index that is empty until its first update, which reads only what has changed."""
+        index = copy.copy(self)
+        self.stop()
+        index.repository = repository.EMPTY
+        return index
+
     def update(self) -> bool:
         """Read what changed, and return whether that is complete; call it again if not.
 
@@ -450,13 +458,11 @@ class RepositoryIndex:
             entries[path] = entry
         if self._is_stopped:
             return True
-        is_same = entries.keys() == self._entries.keys() and all(entries[path] is self._entries[path] for path in entries)
         self._entries = entries
-        is_whole = is_whole and is_complete
+        indexed = {str(path): file for path, (_, file) in entries.items() if file}
         unread |= {_without_ending(path) for path, (_, file) in entries.items() if file is None}
-        if not is_same or is_whole != self.repository.is_whole or unread != self.repository.unread:
-            indexed = {str(path): file for path, (_, file) in entries.items() if file}
-            new = Repository(indexed, is_whole, str(self._ignore.root), frozenset(unread))
+        new = Repository(indexed, is_whole and is_complete, str(self._ignore.root), frozenset(unread))
+        if new != self.repository:
             # The tables are made here, in the thread, and not at the first request.
             _ = new.packages, new.folders
             self.repository = new

@@ -37,6 +37,7 @@ from dg_lsp.server import convert, cursor
 from dg_lsp.server.cursor import Cursor
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.background import Tasks, in_thread
+from dg_lsp.wire.config import WORKSPACE_FILE
 from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -291,6 +292,7 @@ class Nearby:
         self._updated = Background[Path, None](clock, None, fresh_s=FRESH_S, share=INDEX_SHARE)
         self._indexed = Background[str, IndexedFile | None](clock, None, fresh_s=math.inf)
         self._shown: dict[str, ShownBefore] = {}
+        self._backgrounds = (self._looked, self._related, self._updated, self._indexed)
         self._one = asyncio.Lock()
         # The index of each folder with its open files, and what it was made of.
         self._wholes: dict[Path, tuple[Repository, dict[str, IndexedFile], Repository]] = {}
@@ -306,14 +308,7 @@ class Nearby:
                 # The other folders still work.
                 log.warning("the workspace folder %s can't be read (%s); none of its files are sent to a model", path, error)
                 self._unreadable.add(path)
-        self._n_roots += 1
-        self._looked.clear()
-        self._related.clear()
-        self._indexed.clear()
-        for path in self._indexes.keys() - self._roots.keys():
-            self._indexes.pop(path).stop()
-            self._wholes.pop(path, None)
-            self._updated.forget(path)
+        self._forget_all()
 
     def context(self, document: Document, settings: Settings) -> FileContext:
         """Return what requests for a document contain besides its text, as it was read last, without waiting.
@@ -345,7 +340,7 @@ class Nearby:
         its name, its hidden parent folders and the ignore files above it. A document that is no local file is refused, unless
         it was never saved, is a cell of a notebook (`is_cell`), or is on another machine: then the names in its URI count.
         """
-        # `set_roots` cancels running look-ups, and a save makes them old; then look up again. Not after `forget`,
+        # `_forget_all` cancels running look-ups, and a save makes them old; then look up again. Not after `forget`,
         # because that result would stay for ever.
         while (task := self._renew_look(uri, is_cell=is_cell)) is not None:
             n_roots = self._n_roots
@@ -366,9 +361,14 @@ class Nearby:
         return self.context(document, settings)
 
     def saved(self, uri: str) -> None:
-        """Read again what was read for all documents, when it is needed next: the saved one may have rules for them."""
+        """Read again what was read for all documents, when it is needed next: the saved one may have rules for them.
+
+        If it is a file with rules, what was read of others is forgotten: the next request may not be allowed to show it.
+        """
         self._n_saves += 1
         self._saved.add(uri)
+        if uri.endswith((*ignoring.IGNORE_FILES, WORKSPACE_FILE)):
+            self._forget_all()
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed. From now on its file is as the disk has it."""
@@ -388,8 +388,16 @@ class Nearby:
     async def close(self) -> None:
         for index in self._indexes.values():
             index.stop()
-        backgrounds = (self._looked, self._related, self._updated, self._indexed)
-        await asyncio.gather(*(background.close() for background in backgrounds))
+        await asyncio.gather(*(background.close() for background in self._backgrounds))
+
+    def _forget_all(self) -> None:
+        """Forget what was read of all files, except for the texts that indexes will look for again."""
+        self._n_roots += 1
+        for background in self._backgrounds:
+            background.clear()
+        indexes = {root: index.restarted() for root, index in self._indexes.items()}
+        self._indexes = {root: index for root, index in indexes.items() if root in self._roots}
+        self._wholes.clear()
 
     def _renew_look(self, uri: str, *, is_cell: bool = False) -> asyncio.Task[None] | None:
         return self._looked.renew(uri, lambda: asyncio.to_thread(self._look_up, uri, is_cell=is_cell), self._n_saves)

@@ -392,6 +392,19 @@ async def test_nothing_is_copied_from_an_open_file_that_got_settings_of_its_own(
     await edited.nearby.close()
 
 
+@pytest.mark.parametrize("name", [".dgignore", ".gitignore"])
+async def test_nothing_of_a_file_is_shown_once_an_ignore_file_that_excludes_it_is_saved(tmp_path: Path, name: str) -> None:
+    edited = Edited(tmp_path, helper=helper("old"), other=helper("kept"))
+    await edited.until_seen("old")
+    (tmp_path / name).write_text("helper.py\n")
+    edited.nearby.saved((tmp_path / name).as_uri())
+    await edited.nearby.look(edited.main.uri)
+    first = edited.nearby.context(edited.main, Settings(related_chars=8_000))
+    assert not any("old" in file.text for file in (*first.nearby, *first.files.files.values()))
+    assert "old" not in await edited.until_seen("kept")
+    await edited.nearby.close()
+
+
 async def test_nothing_is_kept_of_a_document_that_was_closed_while_it_was_read(tmp_path: Path) -> None:
     document = Document((tmp_path / "main.py").as_uri(), "python", "import helper\n")
     nearby = Nearby(lambda: 0.0)
