@@ -304,6 +304,7 @@ class Copies:
     slots: asyncio.Semaphore
     on_message: Callable[[str], None]
     _free: dict[Path, list[Copy]] = field(default_factory=dict)
+    _failed: dict[Path, Exception] = field(default_factory=dict)
     _n_made: int = 0
 
     @contextlib.asynccontextmanager
@@ -318,13 +319,20 @@ class Copies:
                 free.append(copy)
 
     async def _made(self, root: Path) -> Copy:
+        if root in self._failed:
+            raise self._failed[root]
         number, self._n_made = self._n_made, self._n_made + 1
-        making = asyncio.ensure_future(asyncio.to_thread(scratch.copy, root, self.folder / str(number), self.check.command))
+        place = self.folder / str(number)
+        making = asyncio.ensure_future(asyncio.to_thread(scratch.copy, root, place, self.check.command))
         try:
             copy, problems = await asyncio.shield(making)
         except asyncio.CancelledError:
             # The thread is still running, so the directory must not be removed yet.
             await asyncio.wait([making])
+            raise
+        except (scratch.ScratchError, OSError) as error:
+            self._failed[root] = error
+            await asyncio.to_thread(scratch.clear, place)
             raise
         if not number:
             if left_out := sorted(set(programs.keys()) - set(_keys(self.check.command))):

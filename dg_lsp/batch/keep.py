@@ -133,7 +133,9 @@ async def keep(
             return result
     except (ScratchError, OSError) as error:
         # If the check can't run, no fill is accepted.
-        why = f"{error.filename}: {error.strerror.lower()}" if isinstance(error, OSError) and error.strerror else str(error)
+        why = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            why = f"{error.filename or 'its copy'}: {error.strerror.lower()}"
         return all_refused(f"it can't be checked: {OUT_OF_MEMORY if is_out_of_memory(error) else why}")
 
 

@@ -32,7 +32,8 @@ MAX_BYTES = 4 << 30  # a larger project could fill the disk unnoticed
 MAX_LINKED_BYTES = 64 << 20  # of one file elsewhere that a link in the project leads to
 LEFT_OUT = frozenset({".git", ".hg", ".jj", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
-MAX_SETTING_BYTES = 1 << 20
+MAX_SETTING_BYTES = _N_AT_ONCE = 1 << 20
+_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _SETTINGS = re.compile(
     r"""
     \.?pytest\.(ini|toml) | pyproject\.toml | tox\.ini | setup\.cfg | (setup|conftest)\.py | \.?(ruff|uv)\.toml | \.?mypy\.ini
@@ -160,7 +161,7 @@ class Copy:
             with contextlib.suppress(OSError):
                 if place.exists() and files.stamp(place.lstat()) == stamp:
                     continue
-                self.put(path, path.read_bytes())
+                self.put(path, _target(path).read_bytes())
 
 
 def place_for(project: Path) -> tuple[Path, Path | None]:
@@ -233,9 +234,18 @@ def _remove(folder: Path) -> None:
 def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]]:
     """Copy the project into a directory; return the copy, and a line for each file that could not be copied.
 
-    Raises ScratchError if another user's settings are above the directory, because a test runner would run their code.
+    Raises ScratchError if the project is too large, the disk is full, or another user's settings are above the directory.
     """
-    original = original.resolve()
+    try:
+        return _copied(original.resolve(), into, command)
+    except OSError as error:
+        if error.errno not in _IS_FULL:
+            raise
+        raise ScratchError(f"no space left for a copy of {original} in {into}; free some, or set TMPDIR") from error
+
+
+def _copied(original: Path, into: Path, command: str) -> tuple[Copy, list[str]]:
+    # A test runner would run their code.
     if foreign := next(filter(_is_of_another_user, _strange_settings(into.parent, original)), None):
         raise ScratchError(f"{foreign} of another user is above the copies; set TMPDIR to a folder that only you can write to")
     above = _settings_above(original)
@@ -250,24 +260,19 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
     settings = {place_of_top / path.relative_to(top): data for path, data in above.items()}
     for place, data in settings.items():
         place.write_bytes(data)
-    made, problems, n_bytes = Copy(original, root, into, settings), [], 0
+    made, problems, n_left = Copy(original, root, into, settings), [], MAX_BYTES
     for path in contents(original, command):
         place = root / path.relative_to(original)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            n_bytes += _copy_one(path, place, made, command)
+            n_left -= _copy_one(path, place, made, command, n_left)
             made.record(path)
         except (FileNotFoundError, shutil.SpecialFileError):
             continue  # deleted, but still in git's index; or a pipe, a socket or a device
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise ScratchError(f"no space left for a copy of {original} in {into}; free some, or set TMPDIR") from error
+            if error.errno in _IS_FULL:
+                raise
             problems.append(f"{path}: {(error.strerror or str(error)).lower()}")
-        if n_bytes > MAX_BYTES:
-            raise ScratchError(
-                f"{original} has more than {MAX_BYTES >> 30} GiB to copy for --check; "
-                "add its data to .gitignore, or run without --check"
-            )
     return made, problems
 
 
@@ -276,7 +281,7 @@ def _settings_above(original: Path) -> dict[Path, bytes]:
     settings = {}
     for path in (folder / name for folder in original.parents for name in _names(folder) if _SETTINGS.fullmatch(name)):
         with contextlib.suppress(OSError):
-            settings[path] = files.read_regular(Path(os.path.realpath(path)), MAX_SETTING_BYTES)  # `resolve` raises for a loop
+            settings[path] = files.read_regular(_target(path), MAX_SETTING_BYTES)
     return settings
 
 
@@ -345,13 +350,24 @@ def _is_named(path: Path, command: str) -> bool:
 
 def _is_followed(link: Path, root: Path, command: str) -> bool:
     """Return whether a check needs a copy of what is behind a link to a directory outside of the root."""
-    return (link.name == "node_modules" or _is_named(link, command)) and not link.resolve().is_relative_to(root)
+    with contextlib.suppress(OSError):
+        return (link.name == "node_modules" or _is_named(link, command)) and not _target(link).is_relative_to(root)
+    return False
 
 
-def _copy_one(path: Path, place: Path, made: Copy, command: str) -> int:
+def _target(path: Path) -> Path:
+    """Return the file that a path leads to; raise OSError for one that the kernel makes: it may hold keys, or never end."""
+    target = Path(os.path.realpath(path))  # `resolve` raises for a loop
+    if any(map(target.is_relative_to, ("/proc", "/sys"))):
+        raise OSError(errno.EXDEV, "it is a link to a file of the kernel")
+    return target
+
+
+def _copy_one(path: Path, place: Path, made: Copy, command: str, n_left: int) -> int:
+    """Copy what is at a path, and return its size; raise ScratchError if it is larger than what is left."""
     target = path
     if path.is_symlink():
-        target = Path(os.path.realpath(path))
+        target = _target(path)
         # A venv's Python finds its libraries by its own place, and no check writes to it.
         is_python = bool(_PYTHON.fullmatch(path.name) and _PYTHON.fullmatch(target.name)) and target.is_file()
         is_python = is_python and (path.parent.parent / "pyvenv.cfg").is_file()
@@ -368,8 +384,16 @@ def _copy_one(path: Path, place: Path, made: Copy, command: str) -> int:
         list(path.iterdir())  # a folder that can't be read raises the reason
     if not stat.S_ISREG(info.st_mode):
         raise shutil.SpecialFileError(path)
+    if info.st_size > n_left:
+        raise ScratchError(
+            f"{made.original} has more than {MAX_BYTES >> 30} GiB to copy for --check; "
+            "add its data to .gitignore, or run without --check"
+        )
     place.unlink(missing_ok=True)  # it may be a link, by the name of another file without its case
-    shutil.copy2(target, place)
+    with target.open("rb") as source, place.open("xb") as new:
+        for at in range(0, info.st_size, _N_AT_ONCE):  # not to its end: it may grow as fast as it is read
+            new.write(source.read(min(_N_AT_ONCE, info.st_size - at)))
+    shutil.copystat(target, place)
     return info.st_size
 
 

@@ -335,20 +335,35 @@ def test_what_a_project_has_is_not_taken_for_copies_left_over(project: Path, mon
         assert (project / "dg-lsp-check-2" / "lock").exists()
 
 
-def test_a_project_that_is_too_large_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "MAX_BYTES", 10)
-    with scratch.directory() as folder, pytest.raises(scratch.ScratchError, match="to copy for --check"):
-        scratch.copy(project, folder / "0")
+@pytest.mark.parametrize(
+    ("limit", "error", "sentence"),
+    [
+        (10, None, "to copy for --check"),
+        # Filling a real disk would harm other programs, so the system's error is raised instead.
+        (scratch.MAX_BYTES, OSError(errno.ENOSPC, "No space left on device"), r"no space left .* or set TMPDIR"),
+    ],
+)
+def test_a_project_that_does_not_fit_is_refused_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch, limit: int, error: OSError | None, sentence: str
+) -> None:
+    def copystat(*_: object) -> None:
+        assert error, "nothing is copied that is over the limit"
+        raise error
 
+    monkeypatch.setattr(scratch, "MAX_BYTES", limit)
+    monkeypatch.setattr("shutil.copystat", copystat)
 
-def test_a_full_disk_is_one_sentence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    async def twice(copies: check.Copies) -> None:
+        for n_left in (0, 1):
+            with pytest.raises(scratch.ScratchError, match=sentence):
+                async with copies.taken(project):
+                    pass
+            names = {path.name for path in copies.folder.iterdir()}
+            assert names == {*["lock", "0"][: n_left + 1]}, "no copy is made again"
+            (copies.folder / "0").touch()
 
-    # Filling a real disk would harm other programs, so the system's error is raised instead.
-    monkeypatch.setattr("shutil.copy2", full)
-    with scratch.directory() as folder, pytest.raises(scratch.ScratchError, match=r"no space left .* or set TMPDIR"):
-        scratch.copy(project, folder / "0")
+    with check.open_copies(Check("true", folder=project), 1, pytest.fail) as copies:
+        asyncio.run(twice(copies))
 
 
 @pytest.mark.parametrize("extra", [[], ["--write"]])
