@@ -285,10 +285,7 @@ def common_root(paths: Sequence[Path]) -> Path:
     folders = [path if os.path.isdir(path) else path.parent for path in real]  # noqa: PTH112 -- as above
     if not folders or all(folder.is_relative_to(here) for folder in folders):
         return here
-    try:
-        return Path(os.path.commonpath(folders))
-    except ValueError:  # on different drives: no folder holds all
-        return here
+    return Path(os.path.commonpath(folders))
 
 
 # --- Send the requests of all plans to the engine

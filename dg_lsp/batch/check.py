@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import keyword
 import os
 import re
 import shlex
@@ -27,7 +28,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
 from xml.etree import ElementTree as ET
 
 from dg_lsp.batch import scratch
@@ -104,16 +104,29 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
     command = copy.text_in_copy(check.command).replace("{}", shlex.quote(str(copy.path_of(path))))
     # A file, not a pipe: a left-over process would keep a pipe open. It has no name, under which a check could put a link.
     with tempfile.TemporaryFile() as output:
-        environment = {**_environment(check.command, copy, path, report, tests), MARK: mark}
+        environment = {**_environment(check.command, copy, path, report, tests), MARK: mark, "PWD": str(folder)}
         began = time.monotonic()
-        process = await _started(_limited(command, check.memory_mb), folder, private, output.fileno(), environment)
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_shell(
+                _limited(command, check.memory_mb),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env=environment,
+                start_new_session=True,  # so that all its processes can be ended together
+            )
+        )
         try:
-            problem = await _watched(process, check, output.fileno())
+            # If this is cancelled, asyncio would end the shell, but then wait forever for the processes that the shell started.
+            problem = await _watched(await asyncio.shield(starting), check, output.fileno())
             took_s = 0.0 if problem else time.monotonic() - began
         finally:
+            process = await starting
             _end(process.pid, mark, private)
             await process.wait()
-        tail = _tail(output)
+        output.seek(max(0, output.seek(0, os.SEEK_END) - N_TAIL_BYTES))
+        tail = output.read().decode(errors="replace")
     here, there = str(copy.root), str(copy.original)  # messages name the user's own files
     tail = tail.replace(here, there)
     if not problem and process.returncode:
@@ -132,12 +145,9 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
 
 def selection(tests: Collection[str]) -> str:
     """Return the option of pytest that runs at least these tests and few others; "" if their names allow none."""
-    names = {test.rpartition("::")[2] if "[" not in test else test.partition("[")[0].rpartition("::")[2] for test in tests}
-    return f"-k '{' or '.join(sorted(names))}'" if 0 < len(names) <= MAX_SELECTED and all(map(_is_word, names)) else ""
-
-
-def _is_word(name: str) -> bool:
-    return name.isascii() and name.isidentifier() and name not in ("and", "or", "not", "None", "True", "False")
+    names = {test.partition("[")[0].rpartition("::")[2] for test in tests}
+    are_words = all(each.isascii() and each.isidentifier() and not keyword.iskeyword(each) for each in names)
+    return f"-k '{' or '.join(sorted(names))}'" if 0 < len(names) <= MAX_SELECTED and are_words else ""
 
 
 def _environment(command: str, copy: Copy, path: Path, report: Path, tests: Collection[str]) -> dict[str, str]:
@@ -178,30 +188,6 @@ def _limited(command: str, memory_mb: int) -> str:
         n_bytes = memory_mb * _MIB
         lines.append(f"ulimit -d {(n_bytes if hard < 0 else min(n_bytes, hard)) // 1024}")
     return "\n".join([*lines, command])
-
-
-async def _started(
-    command: str, folder: Path, private: Path, output: int, environment: dict[str, str]
-) -> asyncio.subprocess.Process:
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_shell(
-            command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=folder,
-            env={**environment, "PWD": str(folder)},
-            start_new_session=True,  # so that all its processes can be ended together
-        )
-    )
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        # If this call is cancelled, asyncio ends the shell, but then waits forever for the processes that the shell started.
-        process = await starting
-        _end(process.pid, environment[MARK], private)
-        await process.wait()
-        raise
 
 
 async def _watched(process: asyncio.subprocess.Process, check: Check, output: int) -> str:
@@ -266,11 +252,6 @@ def _memory_mb(session: int) -> int:
             if int(fields[3]) == session:
                 pages += int(fields[21])
     return pages * os.sysconf("SC_PAGE_SIZE") // _MIB if pages else 0
-
-
-def _tail(output: BinaryIO) -> str:
-    output.seek(max(0, output.seek(0, os.SEEK_END) - N_TAIL_BYTES))
-    return output.read().decode(errors="replace")
 
 
 def _tests(report: Path, here: str, there: str) -> Tests | None:
@@ -407,6 +388,7 @@ class Prober:
 
 
 _STATEMENTS = {
+    "python": "open({1!r}, 'a').write({0}); raise NotImplementedError({0})",
     "javascript": "throw new Error({});",
     "typescript": "throw new Error({});",
     "tsx": "throw new Error({});",
@@ -419,8 +401,6 @@ _STATEMENTS = {
     "lua": "error({})",
     "bash": "echo {} >&2; exit 70",
 }
-# A compiler refuses code after an unconditional `throw`, but not after a conditional one.
-_CONDITIONAL = frozenset({"java"})
 
 
 def token_of(document: Document, hole: Hole) -> str:
@@ -431,15 +411,10 @@ def token_of(document: Document, hole: Hole) -> str:
 
 def edit_for(document: Document, hole: Hole, note_file: str) -> Edit | None:
     """Return the edit that makes the hole raise an error; None if it holds no statements or the language is not supported."""
-    if hole.extent != "block":
+    statement = _STATEMENTS.get(document.language)
+    if hole.extent != "block" or statement is None:
         return None
-    token = token_of(document, hole)
-    if document.language == "python":
-        text = f"open({note_file!r}, 'a').write({token!r}); raise NotImplementedError({token!r})"
-    elif document.language in _STATEMENTS:
-        text = _STATEMENTS[document.language].format(f'"{token}"')
-        if document.language in _CONDITIONAL and hole.kind != "body":
-            text = f"if (true) {text}"
-    else:
-        return None
-    return Edit(hole.span, f"{hole.lead}{text}{hole.trail}")
+    text = statement.format(f'"{token_of(document, hole)}"', note_file)
+    # Java's compiler refuses code after an unconditional `throw`, but not after a conditional one.
+    is_conditional = document.language == "java" and hole.kind != "body"
+    return Edit(hole.span, f"{hole.lead}{'if (true) ' * is_conditional}{text}{hole.trail}")

@@ -48,19 +48,15 @@ def read(folder: Path, command: str, *arguments: str) -> bytes:
 
 
 def advice(folder: Path, revision: str, *, is_known: bool) -> str:
-    """Return the way out if a revision can't be compared because the clone has only a part of the history; else "".
-
-    A partial clone knows all commits.
-    """
+    """Return the way out if the clone lacks some of the history, or of the files of a revision that it knows; else ""."""
     try:
         is_shallow = read(folder, "rev-parse", "--is-shallow-repository").strip() == b"true"
-        is_partial = any(name.startswith("remote.") and name.endswith(".promisor") for name in _names(folder))
+        is_partial = is_known and any(name.startswith("remote.") and name.endswith(".promisor") for name in _names(folder))
     except GitError:
         return ""
     if is_shallow:
         return "this is a shallow clone: `git fetch --unshallow` in it fetches the other commits"
-    is_cause = is_partial and is_known
-    return f"this is a partial clone: `git diff --quiet {revision}` in it fetches what it lacks" if is_cause else ""
+    return f"this is a partial clone: `git diff --quiet {revision}` in it fetches what it lacks" if is_partial else ""
 
 
 def _names(folder: Path) -> list[str]:

@@ -34,6 +34,7 @@ LEFT_OUT = frozenset({".git", ".hg", ".jj", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
 MAX_SETTING_BYTES = _N_AT_ONCE = 1 << 20
 _IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LOCKED = fcntl.LOCK_EX | fcntl.LOCK_NB  # until it is closed; OSError if another process has locked it
 _SETTINGS = re.compile(
     r"""
     \.?pytest\.(ini|toml) | pyproject\.toml | tox\.ini | setup\.cfg | (setup|conftest)\.py | \.?(ruff|uv)\.toml | \.?mypy\.ini
@@ -104,7 +105,8 @@ class Copy:
         name = self._name(text)
         if name is None:
             return text
-        path, lacking = self.original / name, [each for each in (name, *name.parents) if self._lacks(each)]
+        path, names = self.original / name, (name, *name.parents)
+        lacking = [each for each in names if not (os.path.isfile(self.root / each) or _names(self.root / each))]  # noqa: PTH113
         has_programs = any(os.path.isdir(self.original / each / "bin") for each in lacking)  # noqa: PTH112
         if lacking and (has_programs or (is_searched and os.path.lexists(path))):
             return text
@@ -112,9 +114,6 @@ class Copy:
             if os.path.isdir(folder) and folder.is_relative_to(self.original):  # noqa: PTH112 -- Path raises in a closed folder
                 self.folder(self.path_of(folder))
         return str(self.path_of(path)) + "/" * text.endswith("/")
-
-    def _lacks(self, name: Path) -> bool:
-        return not os.path.isfile(self.root / name) and not _names(self.root / name)  # noqa: PTH113
 
     def _name(self, path: str) -> Path | None:
         """Return a path in the project relative to it, whatever the project is called in it; None for another path."""
@@ -203,7 +202,7 @@ def directory(place: Path | None = None) -> Iterator[Path]:
                 continue
             handle = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
             try:
-                _lock(handle)
+                fcntl.flock(handle, _LOCKED)
                 # A project may have a folder of this name, but can't know which inodes it gets.
                 if os.read(handle, 100) == _identity(folder):
                     _remove(folder)
@@ -212,7 +211,7 @@ def directory(place: Path | None = None) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=files.NEW_COPIES, dir=place or _places()[0]))
     handle = os.open(temporary / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _lock(handle)
+        fcntl.flock(handle, _LOCKED)
         os.write(handle, _identity(temporary))
         # Renamed after it is locked, so that another run never treats it as left over.
         folder = temporary.with_name(files.COPIES + temporary.name.removeprefix(files.NEW_COPIES))
@@ -400,11 +399,6 @@ def _copy_one(path: Path, place: Path, made: Copy, command: str, n_left: int) ->
 def _identity(folder: Path) -> bytes:
     """Return the inodes of a folder and its lock. After a restart the device may have another number."""
     return b"%d:%d" % (folder.stat().st_ino, (folder / "lock").lstat().st_ino)
-
-
-def _lock(handle: int) -> None:
-    """Lock the file until it is closed; raise OSError if another process has locked it."""
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def clear(place: Path) -> None:

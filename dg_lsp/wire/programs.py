@@ -96,10 +96,13 @@ def find(name: str) -> str:
 
 
 def _is_secret(name: str, value: str) -> bool:
+    import re
+
     words = [word.rstrip("0123456789") for word in name.upper().replace("-", "_").replace(".", "_").split("_")]
     is_named = any(form.endswith(_SECRET) or form in _SECRET_WORDS for word in words for form in (word, word.removesuffix("S")))
-    # The values of git's settings may be headers with keys.
-    if (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_") or _has_password(name, value):
+    # The values of git's settings may be headers with keys. A proxy may have a password without a scheme.
+    is_named = (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_")
+    if is_named or ("PROXY" in name.upper() and "@" in value) or re.search(_HAS_USER, value):
         return True
     if len(value) < _SHORTEST:
         return False
@@ -108,19 +111,9 @@ def _is_secret(name: str, value: str) -> bool:
     return bool(secrets.spans(value.replace("://", " ")))  # who a URL names is judged above
 
 
-def _has_password(name: str, value: str) -> bool:
-    """Return whether the value has a URL with a password, which may contain a slash, or a user who may be a token.
-
-    A connection string and a query may also name it: `password=`.
-
-    Servers of HTTP and NATS take tokens as users. Elsewhere, as for ssh and databases, a user without a password is a name,
-    without which tests would not find their database. A proxy may have a password without a scheme.
-    """
-    import re
-
-    return ("PROXY" in name.upper() and "@" in value) or re.search(_HAS_USER, value) is not None
-
-
+# A URL with a password, which may contain a slash, or with a user who may be a token: servers of HTTP and NATS take these.
+# Elsewhere, as for ssh and databases, a user without a password is a name, without which tests would not find their database.
+# A connection string, a query and an option may name it: `password=`.
 _HAS_USER = (
     r"(?i:https?|wss?|nats|tls)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@"
     r"|(?<![\w.-])(?i:(?:--|x-amz-|x-goog-)?(?:password|passwd|pwd|accountkey|api_?key|sig(?:nature)?|token|authorization))=[^\s;&]"

@@ -123,7 +123,7 @@ BOUNDED = {
     "infill.workspace._CHARS": "matched in a pattern of EditorConfig, which is cut to 400 characters",
     "infill.workspace._SINGLE": "matched in a pattern of EditorConfig, which is cut to 400 characters",
     "wire.config._KEY": "matched with one key of a configuration file",
-    "wire.programs._has_password": "searched in one value of the user's environment",
+    "wire.programs._is_secret": "searched in one value of the user's environment",
     "wire.network._WITH_PORT": "matched with one address",
 }
 """The patterns that are never searched in a whole text, with the reason."""
