@@ -107,12 +107,7 @@ class Journal:
         if self._handle is None or not fills:
             return
         rows = [
-            _Row(
-                edit=(*astuple(fill.edit.span), fill.edit.text),
-                steps=fill.steps,
-                **stated(fill.confidence),
-            )
-            for fill in fills
+            _Row(edit=(*astuple(fill.edit.span), fill.edit.text), steps=fill.steps, **stated(fill.confidence)) for fill in fills
         ]
         entry = msgspec.to_builtins(_Entry(self._key(document, hole, requests), tuple(rows)))
         # One write, so that lines stay whole when two runs share a journal.

@@ -90,10 +90,7 @@ class FileResult:
 
 
 async def keep(
-    plan: FilePlan,
-    by_hole: Mapping[Hole, HoleResult],
-    options: Options | None = None,
-    copies: Copies | None = None,
+    plan: FilePlan, by_hole: Mapping[Hole, HoleResult], options: Options | None = None, copies: Copies | None = None
 ) -> FileResult:
     """Return which fills are accepted. With `copies` the check runs; while it rejects all fills, the results provide more."""
     options = options or Options()

@@ -77,8 +77,7 @@ class Options:
     ] = None
     retries: Annotated[int, Option("Number of further rounds for a hole without an acceptable answer.", low=0, high=64)] = 2
     allow_shrink: Annotated[
-        bool,
-        Option("Allow a fill to replace working code with a placeholder, comments or nothing. Refused by default."),
+        bool, Option("Allow a fill to replace working code with a placeholder, comments or nothing. Refused by default.")
     ] = False
     write: Annotated[bool, Option("Write the fills into the files instead of printing a diff.")] = False
     commit: Annotated[bool, Option("Write the fills and commit them to git, in one commit.")] = False

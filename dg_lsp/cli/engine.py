@@ -116,11 +116,7 @@ def run(
 
 @app.command()
 @with_shared_options
-def start(
-    engine_id: EngineId,
-    settings: EngineSettings,
-    port: Port = -1,
-) -> None:
+def start(engine_id: EngineId, settings: EngineSettings, port: Port = -1) -> None:
     """Start an engine in the background, or give a running one these settings, and wait until it has loaded its model."""
     options = ConnectOptions(engine_id, settings, command=(*ENGINE_COMMAND, f"--port={port}"))
     asyncio.run(_ready(options))
@@ -212,9 +208,7 @@ def logs(
 
 @app.command()
 @with_shared_options
-def token(
-    engine_id: EngineId,
-) -> None:
+def token(engine_id: EngineId) -> None:
     """Print the token that other clients of a running engine use as their API key."""
     report = inspect_engine(discovery.engine_files(engine_id))
     if report.state is None:

@@ -259,12 +259,7 @@ def decode_ask(fields: Fields) -> Ask:
     return _converted(fields.values, Ask)
 
 
-_EVENTS: dict[str, type[Draft | Done | Status | Bye]] = {
-    "draft": Draft,
-    "done": Done,
-    "state": Status,
-    "bye": Bye,
-}
+_EVENTS: dict[str, type[Draft | Done | Status | Bye]] = {"draft": Draft, "done": Done, "state": Status, "bye": Bye}
 _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 

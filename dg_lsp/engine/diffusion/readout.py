@@ -81,11 +81,7 @@ def read_hidden(
 
 
 def sliced(
-    logit_slice: LogitSlice,
-    n_vocabulary: int,
-    constraints: Constraints,
-    k: int,
-    size: int = VOCABULARY_SLICE,
+    logit_slice: LogitSlice, n_vocabulary: int, constraints: Constraints, k: int, size: int = VOCABULARY_SLICE
 ) -> Readout:
     """Return the readout of logits that `logit_slice` returns in slices of `size` tokens.
 

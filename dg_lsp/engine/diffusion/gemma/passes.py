@@ -128,13 +128,7 @@ class Passes:
         return store.kv
 
     def _layers(
-        self,
-        stack: Any,
-        hidden: Tensor,
-        positions: Tensor,
-        kv: KV,
-        slots: slice | Tensor,
-        masks: dict[str, Tensor | None],
+        self, stack: Any, hidden: Tensor, positions: Tensor, kv: KV, slots: slice | Tensor, masks: dict[str, Tensor | None]
     ) -> Tensor:
         rotary = {kind: _signed(*stack.rotary_emb(hidden, positions, kind)) for kind in set(self.kinds)}
         masks = {kind: widened(masks[kind], groups) for kind, groups in self._groups.items()}
