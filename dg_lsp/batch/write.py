@@ -28,7 +28,7 @@ class WriteError(Exception):
 
 
 def replace(path: Path, data: bytes, *, expected: bytes) -> None:
-    """Replace the file's content, and preserve its mode and, if permitted, its owner.
+    """Replace the file's content, and preserve its mode and, if permitted, its group and owner.
 
     Raises WriteError if the file no longer contains `expected`, or can't be written.
     """
@@ -36,8 +36,8 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
         if files.read_regular(path, len(expected)) != expected:
             raise WriteError("the file changed in the meantime")
         before = path.stat()
-        # A rename needs no permission to write the file itself, but a read-only file must not be changed.
-        if not before.st_mode & 0o222:
+        # A rename needs no permission to write the file itself, but a read-only file must not be changed, not even by root.
+        if not before.st_mode & 0o222 or not os.access(path, os.W_OK):
             raise WriteError("the file is read-only")
         if before.st_nlink > 1:
             raise WriteError(f"the file has {before.st_nlink} names (hard links), and only this one would change")

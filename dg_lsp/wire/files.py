@@ -104,8 +104,9 @@ def like(path: Path) -> Callable[[Path], None]:
     before = path.stat()
 
     def finish(new: Path) -> None:
-        with contextlib.suppress(PermissionError):  # another user's file in a shared folder
-            os.chown(new, before.st_uid, before.st_gid)
+        for owner in ((-1, before.st_gid), (before.st_uid, -1)):
+            with contextlib.suppress(PermissionError):  # another user's file in a shared folder
+                os.chown(new, *owner)
         # The extended attributes and the mode, after chown, which clears the set-user-id bits.
         shutil.copystat(path, new)
         os.utime(new)  # the file has changed

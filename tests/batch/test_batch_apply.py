@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from tests import marked
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import report, run
+from tests.batch.test_batch_process import ROOT
 from tests.processes import git
 
 ROWS = marked.rows(Path(__file__).with_name("hooks.txt"))
@@ -41,6 +44,39 @@ def hook(repository: Path, script: str, name: str = "pre-commit") -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_that_the_user_may_not_write_stays_and_another_keeps_its_group() -> None:
+    us, ours, shared, another = 5555, 5556, 5557, 6666
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, owner, group, mode in (
+            ("own", us, ours, 0o640),
+            ("shared", another, shared, 0o660),
+            ("x", another, shared, 0o644),
+        ):
+            (folder / file).write_text("old")
+            os.chown(folder / file, owner, group)
+            (folder / file).chmod(mode)
+        folder.chmod(0o777)
+        code = f"""
+import encodings.idna, os
+from pathlib import Path
+from dg_lsp.batch import write
+os.setgroups([{shared}])
+os.setgid({ours})
+os.setuid({us})  # after the imports, because another user may not read dg-lsp
+for path in sorted(Path({name!r}).iterdir()):
+    try:
+        write.replace(path, b"new", expected=b"old")
+    except write.WriteError as error:
+        print(error)
+"""
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("the file is read-only\n", "")
+        found = {path.name: (path.read_text(), path.stat().st_gid) for path in folder.iterdir()}
+        assert found == {"own": ("new", ours), "shared": ("new", shared), "x": ("old", shared)}
 
 
 def test_all_files_are_one_commit_of_nothing_else(repository: Path) -> None:
