@@ -53,7 +53,7 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
 # --- What is in the files afterwards
 
 
-_COMMITTED = re.compile(rb"\[.*? ([0-9a-f]{4,64})\] ")
+_N_NAMED = 5  # files in a message
 _TAKEN_OUT = "a hook took the fills out of the commit"
 
 
@@ -91,7 +91,7 @@ def _written(result: FileResult, *, commits: bool) -> FileResult:
     try:
         if commits:
             root = _repository(source.path)
-            if status := git.run(root, "status", "--porcelain", "--ignored", "--", _spec(root, result)):
+            if status := git.run(root, "status", "--porcelain", "--ignored", "-uall", "--", _spec(root, result)):
                 is_ignored = status.startswith(b"!!")
                 raise WriteError("git ignores the file" if is_ignored else "the file has uncommitted changes")
             if not git.run(root, "ls-files", "-v", "--", _spec(root, result)).startswith(b"H"):
@@ -108,37 +108,49 @@ def _committed(root: Path, results: Sequence[FileResult], on_message: Callable[[
     def subject(fills: Sequence[Collection[Hole]]) -> str:
         return f"fill {counted(sum(map(len, fills)), 'hole')} in {counted(sum(map(bool, fills)), 'file')}"
 
-    specs, refusal, own_commit = [_spec(root, result) for result in results], "", ""
+    specs, refusal, moved, others = [_spec(root, result) for result in results], "", "", []
     before, branch = _revision(root, "HEAD"), _asked(root, "symbolic-ref", "--quiet", "HEAD")
     try:
-        said = git.run(root, "commit", "--only", "-m", subject([result.fills for result in results]), "--", *specs)
-        if line := _COMMITTED.match(said):
-            own_commit = _revision(root, line[1].decode())
-        if _revision(root, "HEAD^") == before:
-            # The index lacks what a hook changed in these files, or added. The next commit would take that back.
-            changed = ("diff-tree", "-z", "--root", "--no-commit-id", "--name-only", "--diff-filter=A", "-r", "HEAD")
-            added = [f":(literal){os.fsdecode(name)}" for name in git.read(root, *changed).split(b"\0") if name]
-            git.run(root, "reset", "-q", "--", *specs, *added)
-    except git.GitError as error:
+        git.run(root, "commit", "--only", "-m", subject([result.fills for result in results]), "--", *specs)
+    except git.GitError as error:  # HEAD may have the commit in spite of it, if a hook was ended that runs afterwards
         refusal = str(error)
-    in_head = [_holes_filled(result, _head_text(root, result)) for result in results]
     head, branch_after = _revision(root, "HEAD"), _asked(root, "symbolic-ref", "--quiet", "HEAD")
-    # A hook that amends the commit leaves another one in its place.
-    is_own = own_commit and own_commit in (head, _asked(root, "merge-base", own_commit, head))
-    if head != before and not is_own and not (own_commit and _revision(root, "HEAD^") == before):
-        refusal = f"a hook moved HEAD to {head[:12] or 'no commit'}"
-        refusal += f", without dg-lsp's commit {own_commit[:12]}" * bool(own_commit)
-        in_head = [frozenset() for _ in results]
+    if _asked(root, "merge-base", before, head) != before:
+        moved = f"a hook moved HEAD to {head[:12] or 'no commit'}, whose history lacks {before[:12]}: see git reflog"
     elif branch_after != branch:
         on_message(f"a hook switched {root} from {branch or 'a detached HEAD'} to {branch_after or 'a detached HEAD'}")
+    try:
+        others = _update_index(root, before, specs)
+    except git.GitError as error:
+        refusal = refusal or moved or str(error)
+    in_head = [_holes_filled(result, _head_text(root, result)) for result in results]
     if any(in_head):
-        on_message(f"committed in {root}: {subject(in_head)}")
+        on_message(f"committed in {root}: {subject(in_head)}" + f", but {moved}" * bool(moved))
         if not branch_after:
             on_message(f"HEAD is detached in {root}: run git branch to name the commit, or it is lost when you switch branches")
     else:
         on_message(f"nothing is committed in {root}: {refusal or _TAKEN_OUT}")
+    if others:
+        named = ", ".join(others[:_N_NAMED]) + ", …" * (len(others) > _N_NAMED)
+        on_message(f"a hook changed other files in HEAD of {root}: {named}")
     pairs = zip(results, in_head, strict=True)
     return {result.plan.source.path: _found(result, holes, refusal, on_message) for result, holes in pairs}
+
+
+def _update_index(root: Path, before: str, specs: Sequence[str]) -> list[str]:
+    """Put the files of the commit into the index as they are in HEAD, and return what else differs there from `before`.
+
+    A hook may have formatted or added files. The next commit would take that back where the index has what is in `before`.
+    What the user staged stays staged.
+    """
+    names = "-z", "--name-only", before
+    changed, staged = (
+        [f":(literal){os.fsdecode(name)}" for name in git.read(root, *command).split(b"\0") if name]
+        for command in (("diff-tree", "-r", *names, "HEAD"), ("diff-index", "--cached", *names))
+    )
+    if changed:
+        git.run(root, "reset", "-q", "--", *specs, *(spec for spec in changed if spec not in staged))
+    return [spec.removeprefix(":(literal)") for spec in changed if spec not in specs]
 
 
 def _revision(root: Path, name: str) -> str:

@@ -117,11 +117,20 @@ FORMAT = "sed -i 's/return 1/return  1/' a.py"
 WRAP = "sed -i 's/return 1/return (\\n        1\\n    )/' a.py"
 
 
-def test_the_index_has_what_a_hook_added_to_the_commit(repository: Path) -> None:
-    hook(repository, "sed -i 's/return 1/return  1/' a.py; echo z >z.txt; git add a.py z.txt")
-    assert run("a.py", "--all", "--commit").exit_code == 0
-    assert git("show", "--name-only", "--format=").split() == ["a.py", "z.txt"]
-    assert git("status", "--porcelain") == ""
+@pytest.mark.parametrize(("name", "script", "prepared", "named", "status"), ROWS["more"])
+def test_what_a_hook_adds_to_the_commit_is_named_and_in_the_index(
+    repository: Path, name: str, script: str, prepared: str, named: str, status: str
+) -> None:
+    (repository / "o.txt").write_text("o\n")
+    git("add", "o.txt")
+    git("commit", "-qm", "other")
+    subprocess.run(prepared, shell=True, check=True)
+    hook(repository, f"{FORMAT}; git add a.py; {script}", name)
+    result = run("a.py", "--commit")
+    assert result.exit_code == 0 or "was changed by a hook" in result.stderr
+    message = f"a hook changed other files in HEAD of {repository}: {named}\n"
+    assert (message in result.stderr) if named else ("other files" not in result.stderr)
+    assert git("status", "--porcelain") == status
 
 
 @pytest.mark.parametrize(
