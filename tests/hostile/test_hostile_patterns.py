@@ -134,7 +134,7 @@ FROM_TABLES = {
     "core.languages._has_sign",
     *("core.holes._opened_line", "core.holes.body._stranded", "core.lexing._inside", "core.lexing.code"),
     *("core.lexing.for_file", "core.lexing.kind_at", "core.polish.filters.cut_at_dedent", "core.polish.frames._width"),
-    *("core.scope.declared._around", "core.scope.declared._key", "core.syntax._seen"),
+    *("core.scope.declared._around", "core.scope.declared._key", "core.scope.python._run", "core.syntax._seen"),
     *("core.extent.runs", "core.gitignore._component", "core.polish.checks._occurrences", "core.scope.declared.declares_again"),
     "core.templates.for_model",
 }

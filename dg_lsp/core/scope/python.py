@@ -58,10 +58,14 @@ def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str)
         return frozenset()
     unbound = frozenset[str]()
     for answer, old in answers:
+        run, types = (filled.text, frozenset[str]()) if uri.endswith(".pyi") else _run(filled.text)
+        if run[answer.start : answer.end] != filled.text[answer.start : answer.end]:  # it is for type checkers itself
+            run, types = filled.text, frozenset()
+        seen = replace(filled, text=run)
         # A tree with errors may lose a function, or the outer one of two, but not the indentation of its lines.
         finders = (_indented_function, _region) if filled.errors else (_region,)
-        regions = (region for find in finders if (region := find(filled, answer)) is not None)
-        results = (_unbound_in(region, filled, answer, old, uri) for region in regions)
+        regions = (region for find in finders if (region := find(seen, answer)) is not None)
+        results = (_unbound_in(region, seen, answer, old, uri, types) for region in regions)
         names = next((names for names in results if names is not None), None)
         if names is None and not computes_names(filled.text):
             names = uses.unbound_names(filled, [answer])
@@ -69,8 +73,13 @@ def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str)
     return unbound
 
 
-def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str] | None:
-    """Return the names that the answer leaves unbound; None if the region with the answer does not parse."""
+def _unbound_in(
+    region: _Region, filled: Syntax, answer: Span, old: str, uri: str, types: frozenset[str]
+) -> frozenset[str] | None:
+    """Return the names that the answer leaves unbound; None if the region with the answer does not parse.
+
+    `filled` lacks what only type checkers read, which binds `types`.
+    """
     before, after = filled.text[: region.span.start], filled.text[region.span.end :]
     own = region.own_class
     # Decorators are read before the class, and its name is bound after it.
@@ -84,12 +93,6 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
     if bound_before is None or bound_after is None or binds_anything(source) or len(source) > MAX_CHARS:
         return frozenset()
     sees_later = region.is_function or uri.endswith(".pyi")
-    # Stubs never run, nor do blocks for type checkers.
-    is_run = not (uri.endswith(".pyi") or region.opener == _BLOCK or _TYPES.match(region.head))
-    types = _type_names(before) | _type_names(after) if is_run else frozenset[str]()
-    types -= (
-        frozenset().union(*(bound_names(_TYPES.sub("", _unix(part))) or () for part in (before, after))) if types else types
-    )
     lazy = _LAZY.search(filled.text) is not None or types.isdisjoint(_quoted(filled.text) if types else ())
     imports, filename = _type_imports(before), uri.rpartition("/")[2]
     module = _Module(region.opener, bound_before, bound_after, sees_later, imports, filename, types, lazy)
@@ -220,7 +223,7 @@ def _unbound(head: str, tail: str, module: _Module, answer: str) -> frozenset[st
         for name in later:
             target = ast.Name(name, ast.Store(), lineno=1, col_offset=0)
             tree.body.append(ast.Assign([target], ast.Constant(None, lineno=1, col_offset=0), lineno=1, col_offset=0))
-    faults = check(tree, module.filename, available - module.types)
+    faults = check(tree, module.filename, available)
     used = _used_at_run_time(tree, lazy=module.lazy) if module.types else frozenset()
     bound = module.before | module.after
     # A module with a `__getattr__` may export anything.
@@ -309,10 +312,21 @@ def _type_imports(text: str) -> str:
     return "".join(f"{match[0]}\n" for match in _TYPE_IMPORT.finditer(_unix(text)))
 
 
-@memo.of_texts
-def _type_names(text: str) -> frozenset[str]:
-    """Return the names that blocks for type checkers bind."""
-    return frozenset(name for match in _TYPES.finditer(_unix(text)) for name in _bound_in_block(match[0]))
+def _run(text: str) -> tuple[str, frozenset[str]]:
+    """Return the text with `pass` for all that only type checkers read, at the same offsets, and the names that this binds."""
+    flags = "|".join({"TYPE_CHECKING", "MYPY", "False", *re.findall(r"\bTYPE_CHECKING[ \t]+as[ \t]+(\w+)", text)})
+    names = set[str]()
+
+    def passed(match: re.Match[str]) -> str:
+        block = match["block"]
+        at = len(block) - len(_BEFORE_CODE.sub("", block))
+        if binds_anything(block) or re.match(r"[^\n]{4}", block[at:]) is None:
+            return match[0]
+        names.update(_bound_in_block(_unix(block)))
+        blank = re.sub(r"\S", " ", block)
+        return f"{match['head']}{blank[:at]}pass{blank[at + 4 :]}"
+
+    return re.sub(_TYPES.replace("FLAG", rf"\(?(?:\w+\.)?(?:{flags})\b\)?"), passed, text), frozenset(names)
 
 
 @memo.of_texts
@@ -334,7 +348,12 @@ _WORD = re.compile(r"[^\W\d]\w*")
 _BEHIND_QUOTE = re.compile(r"""["'][^"'\n]{0,120}""")
 _LAZY = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*+(?:\([^()]*?|[^\n#]*?)\bannotations\b", re.MULTILINE)
 # A block for type checkers: its indented lines, comments and blank lines.
-_TYPES = re.compile(r"^if[ \t]+(?:\w+\.)?TYPE_CHECKING[ \t]*:[^\n]*+(?:\n(?:[ \t#][^\n]*+)?(?=\n|\Z))*+", re.MULTILINE)
+_LINES = r"[^\n]*+(?:\n(?:(?P=indent)[ \t][^\n]*+|[ \t]*+(?:#[^\n]*+)?\r?)(?=\n|\Z))*+"
+_TYPES = (
+    r"(?m)^(?P<head>(?P<indent>[ \t]*+)(?:(?:el)?if[ \t]+FLAG(?:[ \t]+and\b[^\n:]*+)?"
+    rf"|if[ \t]+not[ \t]+FLAG[ \t]*:{_LINES}\n(?P=indent)else)[ \t]*:)(?P<block>{_LINES})"
+)
+_BEFORE_CODE = re.compile(r"\A(?:[ \t\r]*(?:#[^\n]*)?\n)*+[ \t]*")
 _TYPE_IMPORT = re.compile(
     r"^(?:from __future__ import annotations|import typing(?:_extensions)?(?:[ \t]+as[ \t]+\w+)?"
     r"|from typing(?:_extensions)? import (?:\([^()]*\)|[^\n()\\#]+))",
