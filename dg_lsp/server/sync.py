@@ -36,13 +36,10 @@ class OpenDocument:
     """One open document, as the editor has it now."""
 
     def __init__(self, uri: str, language_id: str, version: int | None, text: str) -> None:
-        self.language_id = language_id
-
         self.lost = False
         """A change could not be parsed, so our text differs from the editor's until the editor sends the whole text."""
         self.index = positions.lines(text)
-        language = languages.for_path(uri.split("#")[0], text, language_id)
-        self.document = Document(uri, language.name if language else "", text, version, language_id=language_id)
+        self.document = self._read(Document(uri, "", text, version, language_id=language_id))
         self._syntax: Syntax | None = None
         self._near: Syntax | None = None
         # The last parsed tree of the whole text, updated with the position of each edit since; None when it is outdated.
@@ -62,7 +59,14 @@ class OpenDocument:
             else:
                 self.index, self.lost = positions.lines(change.text), False
             self._reshape(old, span, change.text)
-        self.document = replace(self.document, text=self.index.text, version=version)
+        before, self.document = self.document, self._read(replace(self.document, text=self.index.text, version=version))
+        if self.document.language != before.language:
+            self._syntax = self._near = self._shape = None
+
+    def _read(self, document: Document) -> Document:
+        """Return the document with its language, which its text may decide."""
+        language = languages.for_path(document.uri.split("#")[0], document.text, document.language_id)
+        return replace(document, language=language.name if language else "")
 
     async def syntax(self) -> Syntax | None:
         """Return the document's syntax, which a thread parses; None when its language has no grammar or it is unparsed."""

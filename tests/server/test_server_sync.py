@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dg_lsp.core import positions
 from dg_lsp.core.positions import Encoding
 from dg_lsp.core.values import Document
-from dg_lsp.server.sync import Change, Documents
+from dg_lsp.server.sync import Change, Documents, OpenDocument
 from tests import marked, naive
 
 ROWS = marked.rows(Path(__file__).with_name("languages.txt"))
@@ -121,6 +121,15 @@ def test_a_change_of_a_document_that_is_not_open_changes_nothing() -> None:
 @pytest.mark.parametrize(("uri", "language_id", "language"), ROWS["languages"])
 def test_any_uri_opens_and_its_language_is_told_by_the_editor_or_the_name(uri: str, language_id: str, language: str) -> None:
     assert Documents().open(uri, language_id, 1, "x = 1\n").document.language == language
+
+
+def test_a_header_is_of_the_language_that_its_text_says_now() -> None:
+    document = OpenDocument("file:///a.h", "c", 1, "int f();\n")
+    languages = [near.language.name for near in [document.near(0)] if near]
+    for number, text in enumerate(["int f();\nclass A {\n  int b;\n", "int f();\n// class A {\n"]):
+        document.change(2 + number, [naive.edit(text)], "utf-16")
+        languages += [near.language.name for near in [document.near(0)] if near]
+    assert languages == ["c", "cpp", "c"]
 
 
 async def test_syntax_follows_the_text() -> None:
