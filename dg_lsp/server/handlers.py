@@ -27,7 +27,7 @@ def add(server: DgLanguageServer) -> None:
     for method, handler in HANDLERS.items():
         server.feature(method, OPTIONS.get(method))(partial(handler, server))
     for name in methods.COMMANDS:
-        # pygls reads only the names, for the capabilities; `running.execute` runs the commands.
+        # pygls reads only the names, for the capabilities; `execute_command` runs the commands.
         server.protocol.fm.commands[name] = None
     server.protocol.begins = lambda: server.spawn(_begin(server))
 
@@ -191,9 +191,29 @@ async def resolve_code_action(server: DgLanguageServer, params: lsp.CodeAction) 
 
 
 async def execute_command(server: DgLanguageServer, params: lsp.ExecuteCommandParams) -> Any:
-    from dg_lsp.server import running
+    """Run one of our commands and return its result; raise JsonRpcInvalidParams for an unknown command."""
+    arguments = params.arguments or []
+    first = arguments[0] if arguments else None
+    match params.command:
+        case methods.GET_STATUS:
+            return server.reporter.status.to_json()
+        case methods.RESTART:
+            server.restart_engine()
+        case methods.PULL:
+            from dg_lsp.server import offers
 
-    return await running.execute(server, params)
+            await offers.execute(server, first)
+        case methods.FILL:
+            from dg_lsp.server import running
+
+            return await running.fill_holes(server, methods.read(first, methods.FillParams))
+        case methods.TELL_EDIT:
+            # What was accepted is a change of the document, which says the same.
+            if "rejected" in arguments[1:2] and server.settings.next_edit != "off":
+                server.next_edits.reject(str(first))
+        case _:
+            raise JsonRpcInvalidParams(f"unknown command {params.command!r}; use one of {', '.join(methods.COMMANDS)}")
+    return None
 
 
 # Suggestions

@@ -1,6 +1,6 @@
 """Whether the installed files are still those that this server runs.
 
-Modules are imported when they are first needed, so an update or a removal makes a running server fail at one of them.
+Modules and tables are read when they are first needed, so an update or a removal makes a running server fail at one of them.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from pathlib import Path
 import dg_lsp
 
 UPDATED = "dg-lsp was updated while it ran: restart it to use the new version"
-REMOVED = "dg-lsp was removed while it ran: install it again, then restart the editor"
+REMOVED = "dg-lsp was removed while it ran: install it again, then restart it"
 
 _FILE = Path(dg_lsp.__file__)
 
 
 def _stamp() -> frozenset[tuple[str, int, int]]:
-    """Return the modules that are there, each with its inode and time; empty if the package is gone.
+    """Return the files that are there, each with its inode and time; empty if the package is gone.
 
     An update may leave any of them as it was, also the package's own file.
     """
     found = set[tuple[str, int, int]]()
-    for path in _FILE.parent.rglob("*.py") if _FILE.exists() else ():
-        with contextlib.suppress(OSError):
-            info = path.stat()
-            found.add((str(path), info.st_ino, info.st_mtime_ns))
+    for path in _FILE.parent.rglob("*.*") if _FILE.exists() else ():
+        if path.parent.name != "__pycache__":
+            with contextlib.suppress(OSError):
+                info = path.stat()
+                found.add((str(path), info.st_ino, info.st_mtime_ns))
     return frozenset(found)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from lsprotocol import types as lsp
 from msgspec import structs
-from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
+from pygls.exceptions import JsonRpcException, JsonRpcRequestCancelled
 
 from dg_lsp.client.port import Engine, EngineError
 from dg_lsp.core import confidence, holes, polish, positions, values
@@ -66,31 +66,8 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
     return [lsp.Command(action.title, methods.FILL, arguments=[action.data]) for action in menu_items]
 
 
-async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) -> Any:
-    """Run one of our commands and return its result; raise JsonRpcInvalidParams for an unknown command."""
-    arguments = params.arguments or []
-    first = arguments[0] if arguments else None
-    if params.command == methods.GET_STATUS:
-        return server.reporter.status.to_json()
-    if params.command == methods.RESTART:
-        server.restart_engine()
-        return None
-    if params.command == methods.PULL:
-        from dg_lsp.server import offers
-
-        await offers.execute(server, first)
-        return None
-    if params.command == methods.FILL:
-        return await _fill(server, methods.read(first, FillParams))
-    if params.command == methods.TELL_EDIT:
-        # What was accepted is a change of the document, which says the same.
-        if "rejected" in arguments[1:2] and server.settings.next_edit != "off":
-            server.next_edits.reject(str(first))
-        return None
-    raise JsonRpcInvalidParams(f"unknown command {params.command!r}; use one of {', '.join(methods.COMMANDS)}")
-
-
-async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
+async def fill_holes(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
+    """Fill what the parameters say, and return what was done, for the client."""
     action_result = await edit(server, params)
     if action_result is None:
         return {"applied": False}

@@ -392,9 +392,7 @@ class DgLanguageServer(LanguageServer):
 
     async def _offer_restart(self, sentence: str) -> None:
         restart = "Restart"
-        if sentence == installation.REMOVED:
-            await self.tell(sentence.removeprefix("dg-lsp "))
-        elif await self.ask(lsp.MessageType.Warning, sentence, restart) == restart:
+        if await self.ask(lsp.MessageType.Warning, sentence, restart) == restart:
             # Editors start a server that ends by itself again.
             self.protocol.ended()
 

@@ -400,7 +400,7 @@ async def test_nothing_of_a_file_is_shown_once_an_ignore_file_that_excludes_it_i
     edited.nearby.saved((tmp_path / name).as_uri())
     await edited.nearby.look(edited.main.uri)
     first = edited.nearby.context(edited.main, Settings(related_chars=8_000))
-    assert not any("old" in file.text for file in (*first.nearby, *first.files.files.values()))
+    assert not any("old" in str(text) for text in (first.nearby, *first.files.files.values()))
     assert "old" not in await edited.until_seen("kept")
     await edited.nearby.close()
 

@@ -396,6 +396,10 @@ MANUAL, COMMENT = Settings(trigger="manual"), Reason("comment", "the cursor is i
 
 def test_new_settings_report_a_pause_at_once_and_keep_a_reason_that_is_none() -> None:
     reporter = Reporter("embedded", lambda _status: None)
+    for settings, is_said in ((MANUAL, True), (replace(MANUAL, invoked_by_hand=True), False)):
+        reason = reasons.paused(settings)
+        assert reason is not None
+        assert ("invoked_by_hand" in reason.message) == is_said
     for settings, code in ((MANUAL, "manual"), (replace(MANUAL, enable=False), "off"), (Settings(), None)):
         reporter.paused(reasons.paused(settings))
         assert (reporter.status.suppressed.code if reporter.status.suppressed else None) == code

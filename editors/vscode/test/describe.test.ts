@@ -26,7 +26,7 @@ test("the status bar shows an icon for each state", () => {
   assert.equal(text({ state: "loading", fraction: 0.459 }), "$(loading~spin) dg-lsp");
   assert.equal(text({ busy: true }), "$(loading~spin) dg-lsp");
   assert.equal(text({ state: "failed" }), "$(error) dg-lsp");
-  assert.equal(text({ suppressed: { code: "manual", message: "suggestions come only on request: `trigger` is `manual`" } }), "$(debug-pause) dg-lsp");
+  assert.equal(text({ suppressed: { code: "manual", message: "suggestions come only on request, as `completion.trigger` says" } }), "$(debug-pause) dg-lsp");
   assert.equal(text({ suppressed: { code: "comment", message: "the cursor is in a comment" } }), "$(sparkle) dg-lsp");
 });
 
@@ -51,7 +51,7 @@ test("the first word is Ready, Working, Paused or Problem", () => {
 });
 
 test("a pause in the settings is shown with its reason, once", () => {
-  const status = { ...READY, suppressed: { code: "manual", message: "suggestions come only on request: `trigger` is `manual`" } };
+  const status = { ...READY, suppressed: { code: "manual", message: "suggestions come only on request, as `completion.trigger` says" } };
   const paused = describe({ kind: "paused", reason: "suggestions come only on request", status });
   assert.equal(paused.text, "$(debug-pause) dg-lsp");
   assert.deepEqual(paused.sentences, [
