@@ -52,8 +52,12 @@ _OTHERS = re.compile(
     r"|pnpm-workspace\.yaml|\.yarnrc\.yml|\.pnp\.c?js|yarn\.lock"
 )
 # A path in a text, alone in the second group, and with what may belong to it in the first. Before it is a separator, an option
-# (`-I`) or the `//` of a `file:` URL. `{}` is the project, which may have characters that end a path.
-_PATH = r"""(?<![^\s:;,='"`(\[{{<>|&@!])(?:-+\w*)?/*(((?:{}(?![\w.-])|/)[^\s:;,='"`()\[\]{{}}<>|&]*)[^:]{{0,4096}})"""
+# (`-I`) or the `//` of a `file:` URL. `PROJECT` may have characters that end a path.
+_HOME = r"~|\$\{?HOME\}?"
+_PATH = (
+    rf"""(?<![^\s:;,='"`(\[{{<>|&@!])(?:-+\w*)?/*(((?:PROJECT(?![\w.-])|(?:{_HOME})?/)"""
+    r"""[^\s:;,='"`()\[\]{}<>|&]*)[^:]{0,4096})"""
+)
 _PYTHON = re.compile(r"(?:python|pypy|graalpy)[\d.]*[dmt]*")
 
 
@@ -92,7 +96,7 @@ class Copy:
 
         A path that the copy lacks stays if it is in a folder with programs, such as an environment, or if it `is_searched`.
         """
-        path_in_text = re.compile(_PATH.format(re.escape(str(self.original))))
+        path_in_text = re.compile(_PATH.replace("PROJECT", re.escape(str(self.original))))
         parts, at = list[str](), 0
         while match := path_in_text.search(text, at):
             longer, path = match.groups()
@@ -117,6 +121,7 @@ class Copy:
 
     def _name(self, path: str) -> Path | None:
         """Return a path in the project relative to it, whatever the project is called in it; None for another path."""
+        path = os.path.expanduser(re.sub(f"^(?:{_HOME})", "~", path))  # noqa: PTH111 -- Path raises without a home
         for place in map(Path, (os.path.realpath(path), os.path.normpath(path))):
             for folder in (place, *place.parents):
                 with contextlib.suppress(OSError):

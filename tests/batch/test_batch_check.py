@@ -53,6 +53,8 @@ def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None
         ("file://{P}/x sqlite:///{P}/x.db", "file://{C}/x sqlite:///{C}/x.db"),
         ("{B}/alias/tools/../a.py", "{C}/a.py"),
         ("/proc/self/cwd/a.py", "{C}/a.py"),
+        ("/proc/self/root{P}/a.py:{B}/./alias/a.py:/{P}/a.py", "{C}/a.py:{C}/a.py:/{C}/a.py"),
+        ("cd ~/alias/tools; cat $HOME/alias/a.py ${{HOME}}/alias/a.py ~/other", "cd {C}/tools; cat {C}/a.py {C}/a.py ~/other"),
         ("{P} old", "{P} old"),
         ("{P} old/new", "{P} old/new"),
         ("{P}2 /mnt{P} x{P} {P}/../other", "{P}2 /mnt{P} x{P} {P}/../other"),
@@ -78,6 +80,7 @@ def test_a_path_in_the_project_means_that_of_the_copy(
     project.with_name("pro ject old").mkdir()
     (project / "elsewhere").symlink_to(project.with_name("pro ject old"))
     monkeypatch.chdir(project)
+    monkeypatch.setenv("HOME", str(project.parent))
     with scratch.directory() as folder:
         copy, _ = scratch.copy(project, folder / "0")
         places = {"P": project, "C": copy.root, "B": project.parent}

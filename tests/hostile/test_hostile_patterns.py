@@ -130,7 +130,7 @@ BOUNDED = {
 
 
 FROM_TABLES = {
-    "batch.scratch.text_in_copy",
+    *("batch.scratch._mounts", "batch.scratch.text_in_copy"),
     "core.languages._has_sign",
     *("core.holes._opened_line", "core.holes.body._stranded", "core.lexing._inside", "core.lexing.code"),
     *("core.lexing.for_file", "core.lexing.kind_at", "core.polish.filters.cut_at_dedent", "core.polish.frames._width"),
