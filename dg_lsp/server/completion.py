@@ -24,7 +24,7 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.server import cursor, reasons, rhythm
+from dg_lsp.server import reasons, rhythm
 from dg_lsp.server.answers import Answer, Answers, Result
 from dg_lsp.server.reasons import Reason
 from dg_lsp.server.rhythm import Rhythm
@@ -121,20 +121,23 @@ class Completer:
         return doc is not None and not (unwanted and unwanted.is_shown(doc.index.text, offset))
 
     async def _complete(self, request: SuggestionRequest) -> Reply:
-        now = await self._snapshots.take(request.uri, request.offset, request.selected)
-        if now is None:
+        first = await self._snapshots.take(request.uri, request.offset, request.selected)
+        if first is None:
             return self._nothing(reasons.UNKNOWN)
-        index, line = now.index, now.index.at(request.offset)
+        index, line = first.index, first.index.at(request.offset)
         before, after = index.text[index.start(line) : request.offset], index.text[request.offset : index.end(line)]
-        if (reason := self._refusal(now, after, automatic=request.automatic)) is not None:
+        if (reason := self._refusal(first, after, automatic=request.automatic)) is not None:
             return self._nothing(reason)
         time = asyncio.get_running_loop().time
         ask_at: float | None = None
         answer: Answer | None = None  # what this request has started, or waited for
         # Each time something changes, look again.
         while self._newest.get(request.uri) is request:
-            place = self._snapshots.place(now)
-            fit = self._answers.find(place, lambda found: bool(self._to_show(request, now, found)[0]), answer)
+            now = self._snapshots.followed(first)
+            if not self._snapshots.is_current(now):
+                return self._nothing(reasons.MOVED)
+            place = now.cursor
+            fit = self._answers.find(place, lambda found: bool(self._to_show(request, now, found)[0]), answer)  # noqa: B023
             n_candidates = 1 if self._is_enough(request, now, fit) else now.settings.candidates
             if fit is not None and fit.n_candidates >= n_candidates:
                 return self._show(request, now, fit)
@@ -147,7 +150,7 @@ class Completer:
                 waits = request.automatic and joined is None
                 ask_at = time() + (self._wait_ms(request, now, before, after) if waits else 0.0) / 1000
             if joined is None and time() >= ask_at:
-                if not self._snapshots.is_current(now):
+                if now is not first:
                     return self._nothing(reasons.MOVED)
                 joined = self._answers.start(place, n_candidates, self._ask(now, n_candidates))
             answer = joined or answer
@@ -274,32 +277,18 @@ class Completer:
             raise fit.error
         if reason is not None:
             reason = fit.reason or reason
-            may_go_on = request.automatic and now.settings.speculate and self._snapshots.is_current(now)
-            if reason.code == "deadline" and may_go_on and self._on_late:
+            if reason.code == "deadline" and request.automatic and now.settings.speculate and self._on_late:
                 self._here.start((request.uri, request.offset), self._answer_late(request, now, self._on_late))
             return self._nothing(reason)
-        doc = self._snapshots.documents.get(request.uri)
-        is_current = self._snapshots.is_current(now)
-        if request.selected is not None and is_current:
+        self._on_outcome(None)
+        if request.selected is not None:
             span, selected_text = request.selected
             wholes = tuple(suggestion.with_text(selected_text + suggestion.text) for suggestion in to_show)
-            answer = Reply(now.index, span.start, wholes, span)
-        elif is_current:
-            answer = Reply(now.index, request.offset, to_show)
-        elif (
-            doc is not None
-            and request.selected is None
-            and (moved := cursor.realigned(now.index.text, request.offset, to_show, doc.index.text))
-        ):
-            answer = Reply(doc.index, *moved)
-        else:
-            return self._nothing(reasons.MOVED)
-        if answer.replaced is None:
-            self._unwanted.setdefault(request.uri, Unwanted()).offer(answer.index.text, answer.at, answer.suggestions[0].text)
-        self._on_outcome(None)
-        if request.automatic and request.selected is None and is_current:
-            self._look_ahead(now, answer.suggestions[0])
-        return answer
+            return Reply(now.index, span.start, wholes, span)
+        self._unwanted.setdefault(request.uri, Unwanted()).offer(now.index.text, now.offset, to_show[0].text)
+        if request.automatic:
+            self._look_ahead(now, to_show[0])
+        return Reply(now.index, now.offset, to_show)
 
     def _nothing(self, reason: Reason) -> Reply:
         self._on_outcome(reason)

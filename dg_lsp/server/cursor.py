@@ -6,7 +6,6 @@ edits elsewhere in the file. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -91,16 +90,6 @@ def _rest(text: str, typing: Typing) -> str | None:
     return left
 
 
-def _moves(text: str, offset: int, now: str) -> Iterator[tuple[int, Typing]]:
-    """Yield where the cursor may be in a later text if the user typed on, and what was typed; nothing after another change."""
-    then = at("", text, offset).moved(text, difference(text, now))
-    for n in range(MAX_CLOSERS + 1):
-        moved = offset + len(now) - len(text) - n
-        typing = typed(then, at("", now, moved)) if moved >= offset else None
-        if typing is not None and len(typing[1]) == n:
-            yield moved, typing
-
-
 Outcome = Literal["typing", "over", "rejected"]
 
 
@@ -110,14 +99,18 @@ def outcome(text: str, offset: int, suggestion: str, now: str) -> Outcome:
     `typing`: the suggestion still fits. `rejected`: something else was inserted at its place. `over`: the whole suggestion was
     inserted, or the change was elsewhere.
     """
-    typings = [typing for _, typing in _moves(text, offset, now)]
+    then, typings = at("", text, offset).moved(text, difference(text, now)), list[Typing]()
+    for n in range(MAX_CLOSERS + 1):
+        typing = typed(then, at("", now, max(offset + len(now) - len(text) - n, 0)))
+        if typing is not None and len(typing[1]) == n:
+            typings.append(typing)
     if not typings or typings[0] == (suggestion, ""):
         return "over"
     return "typing" if any(_rest(suggestion, typing) is not None for typing in typings) else "rejected"
 
 
-def realigned(
-    text: str, offset: int, suggestions: tuple[Suggestion, ...], now: str
-) -> tuple[int, tuple[Suggestion, ...]] | None:
-    """Return the offset in a later text and the rests of the suggestions; None when no suggestion fits there."""
-    return next(((moved, left) for moved, typing in _moves(text, offset, now) if (left := rests(suggestions, typing))), None)
+def followed(text: str, offset: int, now: str) -> int | None:
+    """Return where a cursor is in a later text if the user typed on there, or the change is elsewhere; else None."""
+    then = at("", text, offset).moved(text, difference(text, now))
+    places = (offset + len(now) - len(text), offset)
+    return next((place for place in places if place >= 0 and typed(then, at("", now, place))), None)

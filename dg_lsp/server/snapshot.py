@@ -27,7 +27,7 @@ from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import ShownBefore, Signatures
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.repository import IndexedFile, Repository
-from dg_lsp.core.syntax import Syntax, difference
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Snippet, Span
 from dg_lsp.infill import ignoring, workspace
 from dg_lsp.infill.ignoring import Ignore
@@ -116,10 +116,15 @@ class Snapshots:
         is_file = cells is None
         return Snapshot(base, index, document, offset, anchor, settings, context, refused, doc.lost, is_file)
 
-    def place(self, now: Snapshot) -> Cursor:
-        """Return a snapshot's cursor, moved with what has changed above it since."""
+    def followed(self, now: Snapshot) -> Snapshot:
+        """Return a snapshot with the present text, if the user has only typed at its cursor, or the change is elsewhere."""
         doc = self.documents.get(now.base.uri)
-        return now.cursor.moved(now.index.text, difference(now.index.text, doc.index.text)) if doc else now.cursor
+        if doc is None or self.is_current(now) or now.document is not now.base:
+            return now
+        if (offset := cursor.followed(now.index.text, now.offset, doc.index.text)) is None:
+            return now
+        document = replace(doc.document, indent=now.document.indent)
+        return replace(now, base=document, index=doc.index, document=document, offset=offset, anchor=offset)
 
     def is_current(self, now: Snapshot) -> bool:
         """Return whether the editor still has this text. Texts are compared by identity, because they are long."""

@@ -250,18 +250,10 @@ def test_what_a_change_means_for_an_offer(now: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("now", "expected"),
-    [
-        ("x = \n", (4, "f(a)")),
-        ("x = f\n", (5, "(a)")),
-        ("x = f()\n", (6, "a")),
-        ("x = g\n", None),
-        ("x = f(a)\n", None),
-        ("y = 1\nx = \n", None),
-    ],
+    [("x = \n", 4), ("x = f\n", 5), ("x = g\n", 5), ("x = f(a)\n", 8), ("y = 1\nx = \n", None), ("x = \ny", None)],
 )
-def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, str] | None) -> None:
-    place_and_offers = cursor.realigned("x = \n", 4, (offer("f(a)", Calibrated(0.9)),), now)
-    assert (place_and_offers and (place_and_offers[0], place_and_offers[1][0].text)) == expected
+def test_a_request_goes_on_where_its_text_was_typed_on(now: str, expected: int | None) -> None:
+    assert cursor.followed("x = \n", 4, now) == expected
 
 
 # Whether to show
