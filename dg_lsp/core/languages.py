@@ -303,14 +303,16 @@ class Line:
 
 def mask(text: str, language: str) -> str:
     r"""Return the text with each character of a string or comment replaced by `\0`, so that offsets stay the same."""
-    return _masked(text, _literals(text, language))
+    return masked(text, literals(text, lexing.named(language)))
 
 
-def _literals(text: str, language: str) -> list[lexing.Token]:
-    return [token for token in lexing.tokens(text, lexing.named(language)) if token.kind != "code"]
+def literals(text: str, lexer: Lexer) -> list[lexing.Token]:
+    """Return the text's comments and strings, and what is verbatim, in order."""
+    return [token for token in lexing.tokens(text, lexer) if token.kind != "code"]
 
 
-def _masked(text: str, literals: Iterable[lexing.Token]) -> str:
+def masked(text: str, literals: Iterable[lexing.Token]) -> str:
+    """Return what `mask` does, for these literals."""
     pieces, at = [], 0
     for token in literals:
         pieces += [text[at : token.span.start], "\0" * (token.span.end - token.span.start)]
@@ -384,12 +386,12 @@ def n_loose(text: str, language: str) -> int:
 
 def n_unclosed(text: str, language: str) -> int:
     """Return how many brackets, strings and comments the text opens and does not close."""
-    literals = _literals(text, language)
+    strings = literals(text, lexing.named(language))
     n_literals = sum(
         token.kind in ("string", "comment") and (token.ends == "text" or (token.kind == "string" and token.ends == "line"))
-        for token in literals
+        for token in strings
     )
-    return n_literals + len(_unpaired(_masked(text, literals), _partners(language))[0])
+    return n_literals + len(_unpaired(masked(text, strings), _partners(language))[0])
 
 
 def _partners(language: str) -> dict[str, str]:

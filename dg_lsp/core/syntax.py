@@ -48,7 +48,7 @@ from dg_lsp.core.memo import Memo
 from dg_lsp.core.positions import ByteOffsets, Lines
 from dg_lsp.core.values import Document, Span
 
-TEXTS = re.compile("string|comment|text|pattern|heredoc|char|rune|content|format|escape|regex|preproc_arg")
+TEXTS = re.compile("string|comment|text|heredoc|char|rune|content|format|escape|regex|extglob|preproc_arg")
 """Matches the names of the grammars' tokens that are text, and not code."""
 PLACEHOLDERS = ("placeholder", "placeholder.weak", "placeholder.inline")
 """The captures for code that marks where something is missing."""

@@ -145,6 +145,7 @@ FILTERS: dict[Filter, str] = {
     filters.cut_at_closer: "",
     filters.trim_end: "",
     filters.drop_unreadable: "has characters that are not text",
+    filters.drop_untyped: "has a character that code does not have",
     filters.drop_blank: "is blank",
     filters.drop_unchanged: "changes nothing",
     filters.drop_shrunk: SHRINKS,
@@ -156,7 +157,6 @@ FILTERS: dict[Filter, str] = {
     filters.drop_nothing: _SAYS_NOTHING,
 }
 CHECKS: dict[Check, str] = {
-    checks.is_typed: "has a character that code does not have",
     checks.parses: "adds a syntax error",
     checks.binds_once: "declares or imports what is there already",
     checks.compiles: "does not compile",

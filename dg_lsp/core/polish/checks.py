@@ -9,7 +9,6 @@ import ast
 import itertools
 import re
 import string
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,18 +18,9 @@ from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.frames import PLAIN_ANSWERS, plain_edits
 from dg_lsp.core.scope import declared
-from dg_lsp.core.syntax import TEXTS, Syntax
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span, joined
 
-# The nodes around a macro's code.
-_MACROS = frozenset({"preproc_def", "preproc_function_def"})
-# In these nodes of Bash, if they are arguments, signs such as arrows stand for themselves. Spaces, quotes and dashes do not.
-_BASH_WORDS = frozenset({"word", "regex"})
-_ARROWS = frozenset(map(chr, range(0x2190, 0x2200)))  # some of them count as mathematical
-_BLANK = "\N{BRAILLE PATTERN BLANK}"
-_MOST_OCCURRENCES = 50
-# Invisible letters and marks (Unicode's Default_Ignorable_Code_Point).
-_UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list|accessor_list|switch|select_|interface_type")
 
 
@@ -62,50 +52,6 @@ class Whole:
 
 # Returns whether to keep the candidate.
 Check = Callable[[Whole], bool]
-
-
-def is_typed(whole: Whole) -> bool:
-    """Return whether the edits write no character in code that no keyboard for code has, unless the file has it in code too.
-
-    Beyond ASCII, code has only letters that are seen, their marks, digits and connectors. Some grammars take other characters
-    for names, no compiler does.
-    """
-    for span, _ in whole.answers():
-        text = whole.after.text[span.start : span.end]
-        places = [span.start + at for at, char in enumerate(text) if not char.isascii() and _is_no_code(char)]
-        if not places:
-            continue
-        start, code = max(span.start - _FUNCTION_CHARS, 0), whole.after.text
-        code = code[start : span.end]
-        if whole.after.errors:  # the tree may take a string for code, and the text before it may tell
-            code = languages.mask(code, whole.document.language)
-        new = {code[at - start] for at in places if code[at - start] != "\0" and not _is_words(whole.after, at)}
-        if not all(any(not _is_words(whole.before, at) for at in _occurrences(whole.document.text, char)) for char in new):
-            return False
-    return True
-
-
-def _is_no_code(char: str) -> bool:
-    kind = unicodedata.category(char)
-    # Names may have connectors, and the middle dot, which is Catalan.
-    return bool(_UNSEEN.match(char)) or (kind[0] in "CPSZ" and kind != "Pc" and char != "\N{MIDDLE DOT}")
-
-
-def _is_words(tree: Syntax, at: int) -> bool:
-    """Return whether the character is in a comment, a string, a pattern, text between tags, or a directive's text."""
-    node = tree.node_at(Span(at, at + 1))
-    if tree.language.name == "bash" and node.type in _BASH_WORDS:
-        is_argument = node.parent is not None and node.parent.type in ("command", "binary_expression")
-        char = tree.text[at]
-        return is_argument and char != _BLANK and (unicodedata.category(char) == "So" or char in _ARROWS)
-    if node.parent is not None and node.parent.type in _MACROS:  # its tree does not say what is a string
-        start = tree.span(node).start
-        return languages.mask(tree.text[start : at + 1], tree.language.name)[-1] == "\0"
-    return bool(TEXTS.search(node.type))
-
-
-def _occurrences(text: str, char: str) -> Iterator[int]:
-    return (match.start() for match in itertools.islice(re.finditer(re.escape(char), text), _MOST_OCCURRENCES))
 
 
 def parses(whole: Whole) -> bool:

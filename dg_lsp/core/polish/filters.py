@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import extent, holes, indentation, languages, place, placeholders
+from dg_lsp.core import extent, holes, indentation, languages, lexing, place, placeholders, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.place import Place, depth, last_line
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.frames import edit_of, nearest_line_end
-from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Syntax
+from dg_lsp.core.syntax import PLACEHOLDERS, TEXTS, Facts, Syntax
 from dg_lsp.core.values import Document, Hole, Span
 
 # How many characters on each side the filters read. Only the syntax is checked on the whole file.
@@ -285,9 +286,63 @@ def trim_end(text: str, around: Around) -> str:
 
 def drop_unreadable(text: str, around: Around) -> str | None:
     """Drop an answer with characters that belong in no file, unless the file has them: control characters, halves of surrogate
-    pairs, controls of the writing direction, and what is invisible but no part of a word or an emoji.
+    pairs, and what is invisible but no part of a word or an emoji. What overrides the writing direction is always dropped.
     """
-    return None if any(char not in around.document.text for char in _UNREADABLE.findall(text)) else text
+    seen, known = _FLAG.sub("", text), around.document.text.removeprefix("\ufeff")
+    if _RIGHT_TO_LEFT.search(seen):
+        seen = _MARKS.sub("", seen)
+    return None if _OVERRIDES.search(seen) or any(char not in known for char in _UNREADABLE.findall(seen)) else text
+
+
+def drop_untyped(text: str, around: Around) -> str | None:
+    """Drop an answer with a character in code that no keyboard for code has, unless code of the file has it.
+
+    Beyond ASCII, code has only letters that are seen, their marks, digits and connectors. Some grammars take other characters
+    for names, no compiler does. In a broken file, no tree says for sure what is code.
+    """
+    edit = edit_of(text, around.hole, around.line_end)
+    places = [edit.span.start + at for at, char in enumerate(edit.text) if not char.isascii() and _is_no_code(char)]
+    if not places:
+        return text
+    filled, tree = replace(around.document, text=values.apply(around.document.text, (edit,))), around.filled(text)
+    if (new := _in_code(filled, tree, places)) and (tree is None or not tree.errors):
+        own = range(edit.span.start, edit.span.start + len(edit.text))
+        matches = re.compile(f"[{re.escape(''.join(new))}]").finditer(filled.text, 1)  # a byte order mark is at 0
+        others = (match.start() for match in matches if match.start() not in own)
+        new -= _in_code(filled, tree, itertools.islice(others, _MOST_OCCURRENCES))
+    return None if new else text
+
+
+def _is_no_code(char: str) -> bool:
+    kind = unicodedata.category(char)
+    # Names may have connectors, and the middle dot, which is Catalan.
+    return bool(_UNSEEN.match(char)) or (kind[0] in "CPSZ" and kind != "Pc" and char != "\N{MIDDLE DOT}")
+
+
+def _in_code(document: Document, tree: Syntax | None, places: Iterable[int]) -> set[str]:
+    """Return the characters at these places that are in code. Without a tree, signs may be operators, and prose has no code."""
+    text, name = document.text, document.language
+    lexer = lexing.named(f"cursor:{name}", name) if languages.get(name) else languages.lexer(document)
+    masked = text if lexer is None else languages.masked(text, languages.literals(text, lexer))
+    if tree is not None:
+        return {text[at] for at in places if not (tree.errors and masked[at] == "\0") and not _is_words(tree, at, masked)}
+    is_prose = lexer is None or lexer.prose or lexer.is_data
+    chars = set[str]() if is_prose else {masked[at] for at in places} - {"\0"}
+    return {char for char in chars if char in "−„‚" or unicodedata.category(char) not in _OPERATORS}
+
+
+def _is_words(tree: Syntax, at: int, masked: str) -> bool:
+    """Return whether the character is in a comment, a string, a pattern, text between tags, or a directive's text."""
+    node = tree.node_at(Span(at, at + 1))
+    if tree.language.name == "bash" and node.type in _BASH_WORDS:
+        sign = tree.text[max(at - 3, 0) : at + 1].rstrip(_EMOJI_PARTS)[-1:] or "x"
+        is_sign = sign != _BLANK and (unicodedata.category(sign) in ("So", "Sc") or "←" <= sign <= "⇿")
+        return is_sign and node.parent is not None and node.parent.type in _BASH_ARGUMENTS
+    # A tree does not say what is a string in a macro, nor whether space beside code in a string belongs to it.
+    is_doubtful = node.type == "preproc_arg" or (node.child_count > 0 and tree.text[at].isspace())
+    if is_doubtful and not _REMARK.match(tree.text, tree.lines.start(tree.lines.at(at))):
+        return masked[at] == "\0"
+    return bool(TEXTS.search(node.type))
 
 
 def drop_blank(text: str, around: Around) -> str | None:
@@ -450,8 +505,24 @@ _QUOTES = "\"'`"
 _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
 # Source files have no control characters but tab, newline and form feed. U+FFFD replaces bytes that are not valid UTF-8.
 _UNREADABLE = re.compile(
-    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffd\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffd\ud800-\udfff\U000e0000-\U000e007f]"
 )
+_OVERRIDES = re.compile("[\u202a-\u202e\u2066-\u2069]")
+# Marks in text with letters of a language that is written from right to left, and the tags in a flag such as England's.
+_MARKS = re.compile("[\u061c\u200e\u200f]")
+_RIGHT_TO_LEFT = re.compile("[\u05d0-\u05ea\u0620-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_FLAG = re.compile("\U0001f3f4[\U000e0061-\U000e007a]{5}\U000e007f")
+# Invisible letters and marks (Unicode's Default_Ignorable_Code_Point).
+_UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+_MOST_OCCURRENCES = 500
+_OPERATORS = frozenset({"Sm", "So", "Sc", "Sk", "Ps", "Pe", "Po"})
+# In these nodes of Bash, as a part of those, signs such as arrows stand for themselves. Spaces, quotes and dashes do not.
+_BASH_WORDS = frozenset({"word", "regex", "extglob_pattern", "number"})
+_BASH_ARGUMENTS = frozenset({"command", "binary_expression", "variable_assignment", "array", "for_statement", "case_item"})
+_BLANK = "\N{BRAILLE PATTERN BLANK}"
+_EMOJI_PARTS = "\u200d\ufe0f🏻🏼🏽🏾🏿"
+# Directives whose text is for people.
+_REMARK = re.compile(r"[ \t]*#[ \t]*(?:error|warning|region|endregion|pragma)\b")
 
 
 # --- Answers that break the code next to them on the same line
