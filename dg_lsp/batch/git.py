@@ -38,13 +38,7 @@ def read(folder: Path, command: str, *arguments: str) -> bytes:
     It runs no program, in particular no filter, so it compares a file as it is on disk. Nor does it connect to a server: only
     git itself, with the repository's settings, fetches what a partial clone lacks.
     """
-    settings = dict.fromkeys((name for name in _names(folder) if name.startswith("filter.")), "")
-    # Git before 2.45 knows no GIT_NO_LAZY_FETCH, and refuses protocols only after it has fetched the bundle.
-    settings |= {"core.hooksPath": os.devnull, "fetch.bundleURI": ""}
-    variables = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
-    if is_root(folder):  # whatever other folder its settings name
-        variables["GIT_WORK_TREE"] = os.path.realpath(folder)
-    return _run(folder, settings, variables, command, *arguments, seconds=_SECONDS)
+    return _run(folder, {name: "" for name in _names(folder) if name.startswith("filter.")}, command, *arguments)
 
 
 def advice(folder: Path, revision: str, *, is_known: bool) -> str:
@@ -61,28 +55,25 @@ def advice(folder: Path, revision: str, *, is_known: bool) -> str:
 
 def _names(folder: Path) -> list[str]:
     """Return the names of all settings."""
-    listed = _run(folder, {}, {}, "config", "-z", "--name-only", "--list", seconds=_SECONDS)
-    return listed.decode(errors="surrogateescape").split("\0")
+    return _run(folder, {}, "config", "-z", "--name-only", "--list").decode(errors="surrogateescape").split("\0")
 
 
 def run(folder: Path, command: str, *arguments: str) -> bytes:
     """Return what a command of git prints that is part of a commit, for which filters and hooks run as the user wants."""
-    return _run(folder, {}, {}, command, *arguments)
+    return _run(folder, None, command, *arguments)
 
 
-def _run(
-    folder: Path,
-    settings: dict[str, str],
-    variables: dict[str, str],
-    command: str,
-    *arguments: str,
-    seconds: float | None = None,
-) -> bytes:
-    """Return what a command prints with these settings and variables; raise GitError if it fails or takes longer."""
-    variables, options = {**programs.own_variables(), **variables}, _safe_directories()
+def _run(folder: Path, settings: dict[str, str] | None, command: str, *arguments: str) -> bytes:
+    """Return what a command prints; raise GitError if it fails. With settings, the command only reads, and ends in time."""
+    variables, options, reads = programs.own_variables(), _safe_directories(), settings is not None
+    if reads:
+        # Git before 2.45 knows no GIT_NO_LAZY_FETCH, and refuses protocols only after it has fetched the bundle.
+        settings = {**(settings or {}), "core.hooksPath": os.devnull, "fetch.bundleURI": ""}
+        variables |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
     if is_root(folder):  # otherwise the repository around one whose `.git` is empty or damaged would answer
         variables["GIT_CEILING_DIRECTORIES"] = os.path.dirname(os.path.realpath(folder))  # noqa: PTH120
-    for name, value in {**settings, "core.fsmonitor": "false"}.items():
+        variables |= {"GIT_WORK_TREE": os.path.realpath(folder)} if reads else {}  # whatever other folder its settings name
+    for name, value in {**(settings or {}), "core.fsmonitor": "false"}.items():
         if "=" not in name:
             options += ["-c", f"{name}={value}"]
             continue
@@ -96,10 +87,10 @@ def _run(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=seconds,
+            timeout=_SECONDS if reads else None,
         )
     except subprocess.TimeoutExpired as error:
-        raise GitError(command, f"it took longer than {seconds} s", -1) from error
+        raise GitError(command, f"it took longer than {_SECONDS} s", -1) from error
     except OSError as error:
         raise GitError(command, (error.strerror or str(error)).lower()) from error
     if done.returncode:
