@@ -97,8 +97,8 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
 
     With `tests`, pytest runs at least these; any other command runs as it is.
     """
-    private = copy.private
-    report, mark = private / "tests.xml", uuid.uuid4().hex
+    report, mark = copy.private / "tests.xml", uuid.uuid4().hex
+    here, there = str(copy.root), str(copy.original)  # messages name the user's own files
     folder = copy.folder(copy.path_of(check.folder) if check.folder.is_relative_to(copy.original) else copy.root)
     scratch.clear(report)
     command = copy.text_in_copy(check.command).replace("{}", shlex.quote(str(copy.path_of(path))))
@@ -123,12 +123,10 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
             took_s = 0.0 if problem else time.monotonic() - began
         finally:
             process = await starting
-            _end(process.pid, mark, private)
+            _end(process.pid, mark, copy.private)
             await process.wait()
         output.seek(max(0, output.seek(0, os.SEEK_END) - N_TAIL_BYTES))
-        tail = output.read().decode(errors="replace")
-    here, there = str(copy.root), str(copy.original)  # messages name the user's own files
-    tail = tail.replace(here, there)
+        tail = output.read().decode(errors="replace").replace(here, there)
     if not problem and process.returncode:
         lines = [line.strip() for line in tail.splitlines() if line.strip()]
         last_line = f": {lines[-1][:MAX_LINE_CHARS]}" if lines else ""

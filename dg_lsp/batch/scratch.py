@@ -94,7 +94,7 @@ class Copy:
     def text_in_copy(self, text: str, *, is_searched: bool = False) -> str:
         """Return the text with the paths in the project, by any of its names, as paths in the copy, in folders that exist.
 
-        A path that the copy lacks stays if it is in a folder with programs, such as an environment, or if it `is_searched`.
+        What the copy lacks stays if it is in a folder with programs, as of an environment, or `is_searched`; a file is copied.
         """
         path_in_text = re.compile(_PATH.replace("PROJECT", re.escape(str(self.original))))
         parts, at = list[str](), 0
@@ -106,14 +106,16 @@ class Copy:
         return "".join([*parts, text[at:]])
 
     def _in_copy(self, text: str, *, is_searched: bool) -> str:
-        name = self._name(text)
-        if name is None:
+        if (name := self._name(text)) is None:
             return text
         path, names = self.original / name, (name, *name.parents)
         lacking = [each for each in names if not (os.path.isfile(self.root / each) or _names(self.root / each))]  # noqa: PTH113
         has_programs = any(os.path.isdir(self.original / each / "bin") for each in lacking)  # noqa: PTH112
         if lacking and (has_programs or (is_searched and os.path.lexists(path))):
             return text
+        if lacking and os.path.realpath(path) == str(path):
+            with contextlib.suppress(OSError):  # no file, which may be a key or a library, or one that is too large
+                self.put(path, files.read_regular(path, MAX_LINKED_BYTES))
         for folder in (path, path.parent):
             if os.path.isdir(folder) and folder.is_relative_to(self.original):  # noqa: PTH112 -- Path raises in a closed folder
                 self.folder(self.path_of(folder))

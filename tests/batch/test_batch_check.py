@@ -62,6 +62,7 @@ def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None
         # What the copy lacks: a check writes it, unless it has programs, or is searched.
         ("{P}/target/debug", "{C}/target/debug"),
         ("{P}/new/.coverage", "{C}/new/.coverage"),
+        ("{P}/secret/key.json", "{C}/secret/key.json"),
         ("{P}/venv", "{P}/venv"),
         ("{B}/alias/venv/bin", "{B}/alias/venv/bin"),
         ("{P}/my venv/bin:{P}/target", "{P}/my venv/bin:{C}/target"),
@@ -72,8 +73,8 @@ def test_a_path_in_the_project_means_that_of_the_copy(
     project: Path, monkeypatch: pytest.MonkeyPatch, text: str, in_copy: str
 ) -> None:
     subprocess.run(["git", "init", "-q", project], check=True)
-    (project / ".gitignore").write_text("target\n*venv\nlibs\nelsewhere\n")
-    for name in ("target/debug/x", "venv/bin/x", "my venv/bin/x", "libs/x", "tools/x"):
+    (project / ".gitignore").write_text("secret\ntarget\n*venv\nlibs\nelsewhere\n")
+    for name in ("target/debug/x", "venv/bin/x", "my venv/bin/x", "secret/key.json", "libs/x", "tools/x"):
         (project / name).parent.mkdir(parents=True)
         (project / name).touch()
     (project.parent / "alias").symlink_to(project)
@@ -88,8 +89,9 @@ def test_a_path_in_the_project_means_that_of_the_copy(
             is_searched = text.startswith("PATH=")
             found = copy.text_in_copy(text.removeprefix("PATH=").format(**places), is_searched=is_searched)
             assert found == in_copy.format(**places)
-            if text == "{P}/target/debug":
-                assert Path(found).is_dir()
+            if text in ("{P}/target/debug", "{P}/secret/key.json"):
+                assert Path(found).is_dir() is text.endswith("debug")
+                assert Path(found).exists()
 
 
 def test_a_check_runs_in_the_folder_of_the_copy_that_corresponds(project: Path) -> None:
