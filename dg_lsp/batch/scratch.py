@@ -100,7 +100,9 @@ class Copy:
         parts, at = list[str](), 0
         while match := path_in_text.search(text, at):
             longer, path = match.groups()
-            path = longer if os.path.lexists(os.path.dirname(longer)) else path  # noqa: PTH120 -- Path raises for long names
+            around, around_longer = map(os.path.dirname, (path, longer))  # Path raises for long names
+            if os.path.lexists(longer) or (around != around_longer and os.path.lexists(around_longer)):
+                path = longer
             parts += [text[at : match.start(1)], self._in_copy(path, is_searched=is_searched)]
             at = match.start(1) + len(path)
         return "".join([*parts, text[at:]])

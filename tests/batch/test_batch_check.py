@@ -55,6 +55,7 @@ def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None
         ("/proc/self/cwd/a.py", "{C}/a.py"),
         ("/proc/self/root{P}/a.py:{B}/./alias/a.py:/{P}/a.py", "{C}/a.py:{C}/a.py:/{C}/a.py"),
         ("cd ~/alias/tools; cat $HOME/alias/a.py ${{HOME}}/alias/a.py ~/other", "cd {C}/tools; cat {C}/a.py {C}/a.py ~/other"),
+        ("mypy {P} --strict", "mypy {C} --strict"),
         ("{P} old", "{P} old"),
         ("{P} old/new", "{P} old/new"),
         ("{P}2 /mnt{P} x{P} {P}/../other", "{P}2 /mnt{P} x{P} {P}/../other"),
