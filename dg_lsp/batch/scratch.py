@@ -58,6 +58,11 @@ _PATH = (
     rf"""(?<![^\s:;,='"`(\[{{<>|&@!])(?:-+\w*)?/*(((?:PROJECT(?![\w.-])|(?:{_HOME})?/)"""
     r"""[^\s:;,='"`()\[\]{}<>|&]*)[^:]{0,4096})"""
 )
+# What installers write with absolute paths: their environment's, and those of editable installs.
+_INSTALLED = re.compile(
+    r".*/(\.?bin/[^/]+|pyvenv\.cfg|direct_url\.json|[^/]+\.(pth|egg-link)|__editable__[^/]+\.py)", re.DOTALL
+)
+_MAX_INSTALLED_BYTES = 1 << 16  # others are programs
 _PYTHON = re.compile(r"(?:python|pypy|graalpy)[\d.]*[dmt]*")
 
 
@@ -133,6 +138,13 @@ class Copy:
                         return place.relative_to(folder)
         return None
 
+    def content(self, path: Path) -> bytes:
+        """Return what the copy of an original file holds: a copied environment is of the copy."""
+        data = _target(path).read_bytes()
+        if b"\0" in data or not _names_places(path):
+            return data
+        return os.fsencode("".join(map(self.text_in_copy, os.fsdecode(data).splitlines(keepends=True))))
+
     def folder(self, place: Path) -> Path:
         """Return a folder of the copy, which may be lacking; what a check put in its place or above it is removed."""
         mounts = _mounts()
@@ -169,7 +181,7 @@ class Copy:
             with contextlib.suppress(OSError):
                 if place.exists() and files.stamp(place.lstat()) == stamp:
                     continue
-                self.put(path, _target(path).read_bytes())
+                self.put(path, self.content(path))
 
 
 def place_for(project: Path) -> tuple[Path, Path | None]:
@@ -281,7 +293,13 @@ def _copied(original: Path, into: Path, command: str) -> tuple[Copy, list[str]]:
             if error.errno in _IS_FULL:
                 raise
             problems.append(f"{path}: {(error.strerror or str(error)).lower()}")
+    for path in filter(_names_places, list(made._stamps)):  # now that all that they name is there
+        made.put(path, made.content(path))
     return made, problems
+
+
+def _names_places(path: Path) -> bool:
+    return _INSTALLED.fullmatch(str(path)) is not None and path.stat().st_size <= _MAX_INSTALLED_BYTES
 
 
 def _settings_above(original: Path) -> dict[Path, bytes]:

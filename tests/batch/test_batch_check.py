@@ -203,6 +203,34 @@ def test_a_copy_has_no_link_out_but_that_to_an_environment_s_python(project: Pat
         assert not list(copy.root.rglob(".git"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "in_copy"),
+    [
+        (".venv/bin/pip", "#!{P}/.venv/bin/python\nimport sys  # a//b\r\n", "#!{C}/.venv/bin/python\nimport sys  # a//b\r\n"),
+        (".venv/bin/activate", "VIRTUAL_ENV='{P}/.venv'", "VIRTUAL_ENV='{C}/.venv'"),
+        (".venv/pyvenv.cfg", "home = /usr/bin\ncommand = python -m venv {P}/.venv\n", None),
+        (".venv/lib/x.dist-info/direct_url.json", '{{"url": "file://{P}"}}', '{{"url": "file://{C}"}}'),
+        (".venv/lib/_x.pth", "{P}/src\n{P}/ignored\n", "{C}/src\n{C}/ignored\n"),
+        (".venv/lib/__editable___x_finder.py", "MAPPING = {{'x': '{P}/src/x'}}\n", "MAPPING = {{'x': '{C}/src/x'}}\n"),
+        (".venv/bin/other", "#!{P}/venv/bin/python\n", "#!{P}/venv/bin/python\n"),  # of an environment that is not copied
+        (".venv/bin/program", "\0{P}/.venv", "\0{P}/.venv"),
+        (".venv/lib/x.py", "a = '{P}/.venv'", "a = '{P}/.venv'"),
+        ("node_modules/.bin/x", '#!/bin/sh\nNODE_PATH="{P}/node_modules/x:$NODE_PATH"\n', None),
+    ],
+)
+def test_a_copied_environment_is_of_the_copy(project: Path, name: str, text: str, in_copy: str | None) -> None:
+    for each in ("src/a.py", ".venv/bin/python", "venv/bin/python", name):
+        (project / each).parent.mkdir(parents=True, exist_ok=True)
+        (project / each).write_bytes(text.format(P=project).encode())
+    with scratch.directory() as folder:
+        copy, _ = scratch.copy(project, folder / "0", ".venv/bin/pip install -e .")
+        expected = (in_copy or text.replace("{P}", "{C}")).format(P=project, C=copy.root)
+        assert copy.path_of(project / name).read_bytes().decode() == expected
+        copy.path_of(project / name).write_text("changed")
+        copy.restore()
+        assert copy.path_of(project / name).read_bytes().decode() == expected
+
+
 def test_a_project_without_a_repository_of_its_own_is_copied_whole(project: Path) -> None:
     subprocess.run(["git", "init", "-q", project], check=True)
     (project / ".gitignore").write_text("ignored/\n")
