@@ -205,7 +205,9 @@ def choose(plans: Sequence[FilePlan], options: Options) -> tuple[list[FilePlan],
         gitignore.covers((*options.include, *options.exclude), "any")
     except gitignore.PatternError as error:
         raise PlanError(f"a pattern of --include or --exclude can't be read: {error}") from error
-    changed = _changed(plans, options.changed_since) if options.changed_since else None
+    # Without any hole, the revision may be wrong as well.
+    places = [plan.source.path for plan in plans] or [Path(os.path.realpath(path)) for path in options.paths]
+    changed = _changed(places, options.changed_since) if options.changed_since else None
     chosen: list[FilePlan] = []
     n_left, n_over = options.max_holes, 0
     for plan in plans:
@@ -250,24 +252,25 @@ def _only(plan: FilePlan, holes: Sequence[Hole]) -> FilePlan:
     return replace(plan, groups=tuple(group for group in groups if group))
 
 
-def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:
-    """Return the files that differ from the revision, on disk or in the index, including untracked ones."""
-    if revision.startswith("-"):
-        raise PlanError(f"--changed-since takes a git revision, not {revision!r}")
-    changed: set[Path] = set()
+def _changed(places: Sequence[Path], revision: str) -> set[Path]:
+    """Return the files around these places that differ from the revision, on disk or in the index, also untracked ones."""
+    if re.match(r"[-^]|[^:{]*\.\.", revision):
+        raise PlanError(f"--changed-since takes one git revision, not {revision!r}")
+    changed, is_known = set[Path](), False
     try:
-        for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):
-            commit = revision
+        for root in dict.fromkeys(map(config.workspace_of, places)):
+            commit, is_known = revision, False
             for suffix in ("", "^{commit}"):  # apart, because `:/words^{commit}` looks for other words
                 found = git.read(root, "rev-parse", "--quiet", "--verify", "--end-of-options", commit + suffix)
                 commit = found.decode().strip()
+            is_known = True
             # Git compares trees and hashes files, so a partial clone needs no contents.
             names = git.read(root, "diff-index", "--cached", "--name-only", "-z", "--relative", commit, "--")
             names += git.read(root, "ls-files", "-moz", "--exclude-standard")
             changed |= {root / os.fsdecode(name) for name in names.split(b"\0") if name}
     except git.GitError as error:
         why = f"git knows no such revision in {root}" if error.status == 1 else str(error)
-        if advice := git.advice(root, revision, is_known=error.status != 1):
+        if advice := git.advice(root, revision, is_known=is_known):
             why += f"; {advice}"
         raise PlanError(f"--changed-since {revision}: {why}") from error
     return changed

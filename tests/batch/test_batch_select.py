@@ -57,8 +57,14 @@ def test_only_what_changed_since_a_revision_is_filled(files: Path) -> None:
     for revision, worktree in (("HEAD", files), (":/one", files / "sub"), ("HEAD", files.parent)):
         subprocess.run(["git", "config", "core.worktree", worktree], check=True)
         assert chosen("--changed-since", revision) == ["sub/b.py:4", "sub/test_b.py:3"]
-    result = run(".", "--changed-since=--output=x")
-    assert (result.exit_code, "takes a git revision" in result.stderr) == (2, True)
+    for revision, words in (
+        *((each, f"takes one git revision, not '{each}'") for each in ("--output=x", "^HEAD", "HEAD..HEAD", "HEAD...HEAD")),
+        ("nonsense", "nonsense: git knows no such revision in "),
+    ):
+        for arguments in ((".",), (".", "--symbol", "none"), ("sub/none",)):
+            (files / "sub" / "none").mkdir(exist_ok=True)
+            result = run(*arguments, f"--changed-since={revision}")
+            assert (result.exit_code, words in result.stderr) == (2, True), (arguments, revision)
     assert not (files / "x").exists()
 
 
