@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -106,4 +107,7 @@ def _safe_directories() -> list[str]:
     count = os.environ.get("GIT_CONFIG_COUNT", "")
     numbers = range(int(count) if count.isdecimal() and len(count) < _MAX_DIGITS else 0)
     pairs = ((os.environ.get(f"GIT_CONFIG_KEY_{no}", ""), os.environ.get(f"GIT_CONFIG_VALUE_{no}", "")) for no in numbers)
-    return [part for key, value in pairs if key.lower() == "safe.directory" for part in ("-c", f"safe.directory={value}")]
+    values = [value for key, value in pairs if key.lower() == "safe.directory"]
+    # Of `git -c`, whose alias or hook runs us: '…=…', since git 2.31 '…'='…'.
+    values += re.findall(r"'safe\.directory'?='?([^']*)'", os.environ.get("GIT_CONFIG_PARAMETERS", ""), re.IGNORECASE)
+    return [part for value in values for part in ("-c", f"safe.directory={value}")]

@@ -166,7 +166,7 @@ def user_file() -> Path:
 
 def _is_safe(path: Path, environ: Mapping[str, str]) -> bool:
     """Return whether the user trusts the owners of the files in a file's folder, as with git's `safe.directory`."""
-    folders = environ.get(SAFE_VARIABLE, "").split(os.pathsep)
+    folders = re.sub(rf"/\*(?={os.pathsep}|$)", "/", environ.get(SAFE_VARIABLE, "")).split(os.pathsep)
     place = Path(os.path.realpath(path))
     return "*" in folders or any(place.is_relative_to(os.path.realpath(folder)) for folder in folders if folder)
 
@@ -186,7 +186,7 @@ def _load(path: Path, origin: Origin, environ: Mapping[str, str], *, needed: boo
                 return {}, "" if str(path) == os.devnull else f"{path} is not a regular file."
             if status.st_uid not in (os.getuid(), 0) and not _is_safe(path, environ):
                 way = f"If you trust its owner, set {SAFE_VARIABLE}={path.parent}; else remove it, or make it your own (chown)."
-                return {}, f"{path} belongs to another user and is ignored. {way}"
+                return {}, f"{path} belongs to another user. {way}"
             data = opened.read(limit + 1)
         if len(data) > limit:
             return {}, f"{path} is larger than {limit >> 10} KiB, the limit for a configuration."

@@ -210,7 +210,13 @@ def test_a_configuration_of_another_user_does_not_count(clone: Clone, whose: str
     config_read, [problem] = config.read(clone.root)
     assert f"{path} belongs to another user" in problem
     assert (config_read.settings, dict(config_read.keys)) == (Settings(local_only=("*",)), {})
-    for folders, is_safe in ((f"/nowhere:{path.parent}", True), (f"{path.parent}/", True), ("*", True), (f"{path}x:", False)):
+    for folders, is_safe in (
+        (f"/nowhere:{path.parent}", True),
+        (f"{path.parent}/", True),
+        ("*", True),
+        (f"{path}x:", False),
+        (f"{path.parent}/*:/x", True),
+    ):
         _, problems = config.read(clone.root, {**os.environ, config.SAFE_VARIABLE: folders})
         assert any("belongs to another user" in each for each in problems) is not is_safe, folders
 
