@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import keyword
 import os
@@ -45,6 +46,7 @@ MOST_S, LEAST_S, TIMES = 600.0, 60.0, 10.0
 _POLL_S = 0.1
 _MIB = 1 << 20
 MAX_SELECTED = 200  # names in one expression of pytest's, which it nests as deep
+_OPTIONS = "the command, PYTEST_ADDOPTS and the `addopts` of pytest's settings"
 # What pytest prints when `-x` or `--maxfail` ends its run: the tests that it did not run say nothing about a hole.
 _STOPPED = re.compile(r"^!+ [^!\n]*stopping after \d+ failures? !+$", re.MULTILINE)
 
@@ -77,13 +79,14 @@ class Check:
 
     These are seconds, and MiB of memory for all its processes together (0: no limit). Without `seconds`, a check may take
     `MOST_S`. Once one has passed, or tests of one have, the next ones may take `TIMES` as long as that, and at least `LEAST_S`:
-    a fill may loop for ever, and each candidate that does would cost ten minutes.
+    a fill may loop for ever, and each candidate that does would cost ten minutes. `advise` is told how to change it.
     """
 
     command: str
     folder: Path = field(default_factory=lambda: Path(programs.here()))
     seconds: float | None = None
     memory_mb: int = 0
+    advise: Callable[[str], None] = lambda _sentence: None
 
     def after(self, longest_s: float) -> Check:
         """Return the next check, if the longest one before took this long (0: there is none)."""
@@ -134,10 +137,11 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
         end = f"exited with status {code}" if code >= 0 else f"was ended by signal {-code}"
         problem = f"the check {end}{last_line}"
     if process.returncode and "error: unrecognized arguments: --junit-xml=" in tail:
-        problem = "pytest can't report its tests: remove `-p no:junitxml` from the command"
+        problem = f"pytest can't report its tests: remove `-p no:junitxml` from {_OPTIONS}"
     if _STOPPED.search(tail):
-        reason = f"{problem} (pytest stops at a failure, so its tests can't be judged one by one: remove -x)"
-        return Verdict(problem and reason, tail, took_s=took_s)
+        advice = f"pytest stops at a failure, so its tests can't be judged one by one: remove -x or --maxfail from {_OPTIONS}"
+        check.advise(advice)
+        return Verdict(problem and f"{problem} ({advice})", tail, took_s=took_s)
     return Verdict(problem, tail, _tests(report, here, there), took_s)
 
 
@@ -331,7 +335,7 @@ def open_copies(a_check: Check, n_jobs: int, on_message: Callable[[str], None]) 
             "remove it, or set TMPDIR to a folder without settings above it"
         )
     with scratch.directory(place) as folder:
-        yield Copies(folder, a_check, asyncio.Semaphore(n_jobs), on_message)
+        yield Copies(folder, replace(a_check, advise=functools.cache(on_message)), asyncio.Semaphore(n_jobs), on_message)
     if folder.exists():
         on_message(f"{folder} can't be removed: unmount what a check has mounted in it, and the next run removes it")
 

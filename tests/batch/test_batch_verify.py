@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,13 +51,14 @@ def checked(
     rule: Options | None = None,
     further: Retry | None = None,
     n_jobs: int = 1,
+    on_message: Callable[[str], None] = pytest.fail,
 ) -> list[FileResult]:
     """Return the accepted fills of the files, and assert that the project is unchanged."""
     (root / ".git").mkdir(exist_ok=True)
     before = snapshot(root)
 
     async def run() -> list[FileResult]:
-        with check.open_copies(Check(command, root), n_jobs, pytest.fail) as copies_of_run:
+        with check.open_copies(Check(command, root), n_jobs, on_message) as copies_of_run:
             results = await asyncio.gather(
                 *(keep.keep(plan, answers(plan, *choices, further=further), rule, copies_of_run) for plan, choices in files)
             )
@@ -97,7 +98,9 @@ def test_what_a_check_proves(
         (tmp_path / "test_a.py").write_text(tests)
     plan = planned(tmp_path / "a.py", source.replace("ONE", ONE).replace("TWO", TWO).replace("THREE", THREE))
     answers = [each.split(" | ") for each in choices.split(" / ")]
-    [result] = checked(tmp_path, COMMANDS[command], (plan, answers), rule=Options(take_all=True) if taken == "all" else None)
+    rule, messages = Options(take_all=True) if taken == "all" else None, list[str]()
+    [result] = checked(tmp_path, COMMANDS[command], (plan, answers), rule=rule, on_message=messages.append)
+    assert ["remove -x" in each for each in messages] == [True] * (command == "pytest -x"), "it is said once"
     for (fill, said), each in zip(outcome(result), expected.split(" / "), strict=True):
         expected_fill, _, pattern = each.partition(": ")
         assert (fill, bool(re.match(pattern, said))) == (expected_fill.rstrip(), True), said
