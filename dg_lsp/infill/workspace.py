@@ -218,7 +218,7 @@ _COMMENT = re.compile(r"(?<!\S)[#;].*$", re.MULTILINE)
 # What follows `[`, and what follows `{` of a range and of a brace without alternatives, which stands for itself.
 _CHARS = re.compile(r"((?:\\.|[^]/\\])+)\]")
 _RANGE = re.compile(r"([+-]?\d{1,9})\.\.([+-]?\d{1,9})\}", re.ASCII)
-_SINGLE = re.compile(r"(?:\\.|[^,}\\])*\}")
+_SINGLE = re.compile(r"(?:\\.|[^,{}\\])*\}")
 
 
 def with_indent(document: Document, path: Path) -> Document:
