@@ -84,7 +84,7 @@ class Completer:
         `on_late` is called with the document when an answer that came after the deadline would be shown. Without it, the work
         ends at the deadline.
         """
-        self._snapshots, self._engine = snapshots, engine
+        self._snapshots, self.engine = snapshots, engine
         self._clock, self._on_outcome, self._on_late = clock, on_outcome, on_late
         self.rhythm = Rhythm()
         self._unwanted: dict[str, Unwanted] = {}  # by the document
@@ -106,11 +106,6 @@ class Completer:
             if self._newest.get(request.uri) is request:
                 del self._newest[request.uri]
             self._answers.wake()
-
-    @property
-    def engine(self) -> EngineClient:
-        """The client of the model that suggests."""
-        return self._engine
 
     async def finished(self, uri: str, offset: int) -> bool:
         """Wait until no request for suggestions of a document runs; return whether none is shown at an offset of it."""
@@ -173,7 +168,7 @@ class Completer:
             language_id=now.base.language_id,
             n_chars=len(now.index.text),
             refused=now.refused,
-            engine=self._engine.trouble(),
+            engine=self.engine.trouble(),
             lost=now.lost,
         )
         return next(found, None)
@@ -213,7 +208,7 @@ class Completer:
 
     async def _fill(self, now: Snapshot, n_candidates: int, *, is_ahead: bool) -> Result:
         settings = now.settings
-        engine = await self._engine.for_document(now.document.uri, "ahead" if is_ahead else "")
+        engine = await self.engine.for_document(now.document.uri, "ahead" if is_ahead else "")
         syntax, hole, context = self._asked(now, n_candidates)
         started = self._clock()
         answer = await pipeline.infill(
@@ -266,7 +261,7 @@ class Completer:
             return
         if self._refusal(now) is None and self._answers.find(now.cursor) is None:
             syntax, hole, context = self._asked(now, 1)
-            await self._engine.prepare(pipeline.to_request(now.document, (hole,), context, syntax=syntax))
+            await self.engine.prepare(pipeline.to_request(now.document, (hole,), context, syntax=syntax))
 
     # Reply
 
@@ -297,7 +292,7 @@ class Completer:
     def _look_ahead(self, now: Snapshot, suggestion: Suggestion) -> None:
         """Ask the engine now for the text after the suggestion, in case the user accepts it."""
         is_slow = not self.rhythm.latencies_ms or self.rhythm.latency_ms > AHEAD_LATENCY_MS
-        if not now.settings.speculate or is_slow or self._answers.is_asked(now.cursor.uri) or self._engine.trouble():
+        if not now.settings.speculate or is_slow or self._answers.is_asked(now.cursor.uri) or self.engine.trouble():
             return
         after = now.accepting(suggestion.text)
         follows = after.document.text[after.offset : after.offset + 1]

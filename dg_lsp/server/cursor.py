@@ -99,11 +99,9 @@ def outcome(text: str, offset: int, suggestion: str, now: str) -> Outcome:
     `typing`: the suggestion still fits. `rejected`: something else was inserted at its place. `over`: the whole suggestion was
     inserted, or the change was elsewhere.
     """
-    then, typings = at("", text, offset).moved(text, difference(text, now)), list[Typing]()
-    for n in range(MAX_CLOSERS + 1):
-        typing = typed(then, at("", now, max(offset + len(now) - len(text) - n, 0)))
-        if typing is not None and len(typing[1]) == n:
-            typings.append(typing)
+    places = (at("", now, offset + len(now) - len(text) - n) for n in range(MAX_CLOSERS + 1))
+    then = at("", text, offset).moved(text, difference(text, now))
+    typings = [typing for place in places if (typing := typed(then, place))]
     if not typings or typings[0] == (suggestion, ""):
         return "over"
     return "typing" if any(_rest(suggestion, typing) is not None for typing in typings) else "rejected"
@@ -112,5 +110,4 @@ def outcome(text: str, offset: int, suggestion: str, now: str) -> Outcome:
 def followed(text: str, offset: int, now: str) -> int | None:
     """Return where a cursor is in a later text if the user typed on there, or the change is elsewhere; else None."""
     then = at("", text, offset).moved(text, difference(text, now))
-    places = (offset + len(now) - len(text), offset)
-    return next((place for place in places if place >= 0 and typed(then, at("", now, place))), None)
+    return next((place for place in (offset + len(now) - len(text), offset) if typed(then, at("", now, place))), None)
