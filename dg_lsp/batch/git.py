@@ -89,6 +89,7 @@ def _run(folder: Path, settings: dict[str, str] | None, command: str, *arguments
             capture_output=True,
             check=False,
             timeout=_SECONDS if reads else None,
+            start_new_session=command != "commit",  # Ctrl-C ends only the hooks, not what tells us what they left
         )
     except subprocess.TimeoutExpired as error:
         raise GitError(command, f"it took longer than {_SECONDS} s", -1) from error

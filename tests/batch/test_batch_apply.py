@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.batch import git as product_git
 from tests import marked
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import report, run
@@ -241,6 +242,14 @@ def test_a_commit_of_a_file_that_git_stores_in_another_form_is_known(repository:
     result = run("a.py", "--commit")
     assert (result.exit_code, subjects()[-1]) == (0, "fill 2 holes in 1 file"), result.stderr
     assert "erghea 1" in git("cat-file", "blob", "HEAD:a.py")
+
+
+def test_a_key_that_interrupts_ends_no_command_but_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "git").write_text(f"#!{sys.executable}\nimport os\nprint(os.getpgrp())\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    ran = [product_git.read(tmp_path, "ls-files"), product_git.run(tmp_path, "reset"), product_git.run(tmp_path, "commit")]
+    assert [int(group) == os.getpgrp() for group in ran] == [False, False, True]
 
 
 def test_a_lock_of_git_is_named_with_the_way_out(repository: Path) -> None:
