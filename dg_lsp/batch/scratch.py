@@ -375,9 +375,10 @@ def _is_named(path: Path, command: str) -> bool:
 
 
 def _is_followed(link: Path, root: Path, command: str) -> bool:
-    """Return whether a check needs a copy of what is behind a link to a directory outside of the root."""
+    """Return whether a check needs a copy of what is behind a link to a directory outside of the root, and not around it."""
     with contextlib.suppress(OSError):
-        return (link.name == "node_modules" or _is_named(link, command)) and not _target(link).is_relative_to(root)
+        is_wanted = link.name == "node_modules" or _is_named(link, command)
+        return is_wanted and _inside(link, root) is None and not root.is_relative_to(_target(link))
     return False
 
 
@@ -389,22 +390,29 @@ def _target(path: Path) -> Path:
     return target
 
 
+def _inside(link: Path, root: Path) -> Path | None:
+    """Return the path below the root to what a link leads to, also through a followed link; None if there is none."""
+    target = _target(link)
+    folders = [folder for folder in link.parents if folder == root or (root in folder.parents and folder.is_symlink())]
+    return next((each / target.relative_to(_target(each)) for each in folders if target.is_relative_to(_target(each))), None)
+
+
 def _copy_one(path: Path, place: Path, made: Copy, command: str, n_left: int) -> int:
     """Copy what is at a path, and return its size; raise ScratchError if it is larger than what is left."""
     target = path
     if path.is_symlink():
-        target = _target(path)
+        target, inside = _target(path), _inside(path, made.original)
         # A venv's Python finds its libraries by its own place, and no check writes to it.
         is_python = bool(_PYTHON.fullmatch(path.name) and _PYTHON.fullmatch(target.name)) and target.is_file()
         is_python = is_python and (path.parent.parent / "pyvenv.cfg").is_file()
-        is_inside = target.is_relative_to(made.original)
-        if is_inside or is_python:
-            place.symlink_to(made.path_of(target) if is_inside else target)
+        if inside or is_python:
+            place.symlink_to(made.path_of(inside) if inside else target)
             return 0
         info = target.stat()
         if stat.S_ISDIR(info.st_mode) or (info.st_size > MAX_LINKED_BYTES and not _is_named(path, command)):
             what = "a directory" if stat.S_ISDIR(info.st_mode) else "a large file"
-            raise OSError(errno.EXDEV, f"it is a link to {what} elsewhere; name it in the command to have it copied")
+            advice = "; name it in the command to have it copied" * (target not in made.original.parents)
+            raise OSError(errno.EXDEV, f"it is a link to {what} elsewhere{advice}")
     info = target.stat()
     if stat.S_ISDIR(info.st_mode):
         list(path.iterdir())  # a folder that can't be read raises the reason

@@ -204,6 +204,33 @@ def test_a_copy_has_no_link_out_but_that_to_an_environment_s_python(project: Pat
 
 
 @pytest.mark.parametrize(
+    ("link", "target", "is_kept"),
+    [
+        (".bin/jest", "../jest/cli.js", True),
+        ("jest", ".pnpm/jest@1/node_modules/jest", True),  # named in the command
+        (".pnpm/jest@1/node_modules/core", "../../core@1/node_modules/core", True),
+        ("tool.js", "../tool.js", False),
+        ("packages", "../packages", False),
+    ],
+)
+def test_a_folder_that_a_link_leads_to_has_its_own_links(project: Path, link: str, target: str, is_kept: bool) -> None:
+    main = project.with_name("main") / "node_modules"
+    place = (main / link).parent / target
+    place = Path(os.path.normpath(place if place.suffix else place / "index.js"))
+    for path in (place, main / link):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("x")
+    (main / link).symlink_to(target)
+    (project / "node_modules").symlink_to("../main/node_modules")
+    with scratch.directory() as folder:
+        copy, _ = scratch.copy(project, folder / "0", "npx jest")
+        copied = copy.root / "node_modules" / link
+        assert copied.is_symlink() is is_kept
+        assert copied.exists() is (link != "packages")
+        assert not is_kept or copied.resolve() == (copied.parent / target).resolve()
+
+
+@pytest.mark.parametrize(
     ("name", "text", "in_copy"),
     [
         (".venv/bin/pip", "#!{P}/.venv/bin/python\nimport sys  # a//b\r\n", "#!{C}/.venv/bin/python\nimport sys  # a//b\r\n"),

@@ -83,11 +83,12 @@ def test_a_check_changes_nothing_that_a_path_of_the_copy_leads_to(
     if has_git:
         subprocess.run("git init -q; git add .", shell=True, check=True)
     before = tree(*ways)
-    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(EVIL)} named; test -e named/b.py"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(EVIL)} named parent; test -e named/b.py && ! test -e parent"
     command += "".join(f" && ! test -e {name}" for name in ("fold*r", "environ.py", "sub/node_modules"))
     result = run("own.py", "--check", command, "--all")
     assert "filled 1 of 1 hole in 1 file" in result.stderr, result.stderr
     assert f"lacks {project / 'folder'}: it is a link to a directory elsewhere; name it in the command" in result.stderr
+    assert f"lacks {project / 'parent'}: it is a link to a directory elsewhere\n" in result.stderr
     assert tree(*ways) == before
     # A second candidate is put where the first check may have put links.
     here = f"$(echo .{project} | cut -c2-)"  # not a path that the command names
