@@ -2,7 +2,7 @@
 (string) @string
 (heredoc_body) @string
 (subshell) @string
-(string_array) @string
+[(string_array) (symbol_array)] @string
 (delimited_symbol) @string
 
 ; Bodies
