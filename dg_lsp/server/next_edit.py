@@ -12,14 +12,17 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dg_lsp.client.engine import EngineClient
 from dg_lsp.client.port import EngineBusyError, EngineError
-from dg_lsp.core import edits
+from dg_lsp.core import edits, polish, values
 from dg_lsp.core.edits import CURSOR, LINE_CHARACTERS, SEPARATOR, Edit, Hunk, Question, Window
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.secrets import MASK
-from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Ranked, Span
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Ranked, Span
+from dg_lsp.infill.pipeline import beside
 from dg_lsp.server import reasons
 from dg_lsp.server.completion import Completer
 from dg_lsp.server.history import History, in_lf, is_restored, meets_secret
@@ -180,12 +183,13 @@ class NextEdits:
             return "a suggestion is shown"
         sent = await engine.for_document(request.uri, LANE)
         candidates = await sent.fill(infill)
-        if not self._snapshots.is_current(now):
-            return "the text changed while the answer was made"
         if not candidates:
             return "the model has no answer"
         typed = self._history.typed_line(request.uri, now.index.text, request.offset)
-        hunks = changes(now, request.offset if typed else None, asked.window, candidates[0].texts[0], made)
+        found = changes(now, request.offset if typed else None, asked.window, candidates[0].texts[0], made)
+        hunks = await beside(now.base, partial(allowed, found, now.base, self._snapshots.syntax(now)))
+        if not self._snapshots.is_current(now):
+            return "the text changed while the answer was made"
         start, end = (raw_offset(now.index, at) for at in (asked.window.start, asked.window.start + len(asked.window.text)))
         answer = EditAnswer(now.index.text, hunks, Span(start, end), request.offset, is_doubted(candidates[0]))
         self._answers[request.uri] = answer
@@ -309,6 +313,16 @@ def changes(now: Snapshot, typing_at: int | None, window: Window, answer: str, m
         if _squeezed(old) != _squeezed(hunk.text) and not is_typed and not is_masked and not is_restored(hunk, lf, made):
             found.append(raw)
     return tuple(found)
+
+
+def allowed(hunks: Sequence[Hunk], document: Document, syntax: Syntax | None) -> tuple[Hunk, ...]:
+    """Return the changes that polishing allows, one after another; `syntax` is the document's, if known."""
+    kept = list[Hunk]()
+    for hunk in hunks:
+        made = tuple(values.Edit(Span(each.start, each.end), each.text) for each in (*kept, hunk))
+        if polish.allows(values.apply(document.text, made), document, syntax):
+            kept.append(hunk)
+    return tuple(kept)
 
 
 def raw_offset(index: Lines, offset: int) -> int:

@@ -218,6 +218,24 @@ CODE = "x = 1\n" * 9
         ),
         (BEFORE, AFTER, "a = ", lambda window: window + "exit()\n", AFTER + "exit()\n"),
         (BEFORE, AFTER, "a = ", lambda window: window.replace("b = area(4, 5)\n", ""), AFTER.replace("b = area(4, 5)\n", "")),
+        # what no suggestion may write
+        *(
+            (BEFORE, AFTER, "a = ", lambda window, text=text: window.replace("print(a)", text), None)
+            for text in (
+                "print(a))",
+                "print(a, \xa0b)",
+                "print(“a”)",
+                "print(a\u200b)",
+                "a  # \u202e b",
+                "a\0",
+                "'\x1b[2J'",
+                "a\u2028",
+            )
+        ),
+        (BEFORE, AFTER, "a = ", lambda window: window.replace("(a)", "(“a”)") + "x()\n", AFTER + "x()\n"),
+        (BEFORE, AFTER, "a = ", lambda window: window.replace("(a)", "('“a”')"), AFTER.replace("(a)", "('“a”')")),
+        (BEFORE + "f(", AFTER + "f(", "a = ", lambda window: window.replace("(a)", "(b)"), AFTER.replace("(a)", "(b)") + "f("),
+        (BEFORE + "f(", AFTER + "f(", "a = ", lambda window: window.replace("(a)", "(b))"), None),
         # other line ends
         (
             BEFORE.replace("\n", "\r\n"),

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from dg_lsp.core import placeholders, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
-from dg_lsp.core.polish import checks, filters
+from dg_lsp.core.polish import checks, filters, frames
 from dg_lsp.core.polish.checks import Check, Whole
 from dg_lsp.core.polish.filters import Filter, around_hole
 from dg_lsp.core.polish.frames import edit_of
-from dg_lsp.core.syntax import ParseLimitError, Syntax
-from dg_lsp.core.values import Candidate, Confidence, Document, Edit, Hole
+from dg_lsp.core.syntax import ParseLimitError, Syntax, difference
+from dg_lsp.core.values import Candidate, Confidence, Document, Edit, Hole, Span
 
-__all__ = ["CHECKS", "FILTERS", "SHRINKS", "Suggestion", "to_edits"]
+__all__ = ["CHECKS", "FILTERS", "SHRINKS", "Suggestion", "allows", "to_edits"]
 
 SHRINKS = "replaces working code by less"
 
@@ -122,6 +122,23 @@ def to_edits(
         return Suggestion(candidate, tuple(edits), "", unbound, is_shrunk, tree, tuple(texts))
     except ParseLimitError:
         return Suggestion(candidate, dropped="takes too long to parse")
+
+
+def allows(text: str, document: Document, syntax: Syntax | None) -> bool:
+    """Return whether the document may become this text: what changes parses, and has no character that does not belong there.
+
+    `syntax` is the document's; without it, any syntax is allowed.
+    """
+    change = difference(document.text, text)
+    hole, new = Hole(Span(change.start, change.old_end), "selection"), text[change.start : change.new_end]
+    around, edit = around_hole(document, hole, syntax), Edit(hole.span, new)
+    try:
+        if None in (filters.drop_unreadable(new, around), filters.drop_untyped(with_newlines(new), around)):
+            return False
+        after = syntax and frames.after(syntax, (edit,))
+        return syntax is None or after is None or checks.parses(Whole((edit,), (hole,), document, syntax, after))
+    except ParseLimitError:
+        return False
 
 
 def _dropped(whole: Whole) -> str:
