@@ -171,10 +171,7 @@ async def fill(
 
 
 async def _fill(
-    holes: tuple[Hole, ...],
-    filling: Filling,
-    engine_for: EngineFor,
-    done: Callable[[int, int], None],
+    holes: tuple[Hole, ...], filling: Filling, engine_for: EngineFor, done: Callable[[int, int], None]
 ) -> FillResult:
     state = _Text(filling)
 

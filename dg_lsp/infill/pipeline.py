@@ -125,11 +125,7 @@ async def beside(document: Document, work: Callable[[], Result]) -> Result:
 
 
 def to_request(
-    document: Document,
-    holes: Sequence[Hole],
-    file_context: FileContext,
-    *,
-    syntax: Syntax | None = None,
+    document: Document, holes: Sequence[Hole], file_context: FileContext, *, syntax: Syntax | None = None
 ) -> InfillRequest:
     """Return the request to the engine for these holes; raise ValueError as `infill` does."""
     if syntax is not None and scope.is_whole_file(document):

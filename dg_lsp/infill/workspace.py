@@ -14,7 +14,6 @@ import functools
 import math
 import os
 import re
-import stat
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -135,7 +134,8 @@ def _imported(root: Path, here: Path, document: Document, opened: Container[Path
     )
     module_files = set()
     for guess in islice(guesses, MAX_GUESSES):
-        if guess not in module_files and (guess in opened or _is_file(guess)):
+        # `os.path` returns False for a name from an import with characters that are invalid in a path, where Path may raise.
+        if guess not in module_files and (guess in opened or os.path.isfile(guess)):  # noqa: PTH113
             yield guess.resolve()
         module_files.add(guess)
 
@@ -195,14 +195,6 @@ def _kind(name: str) -> str:
 def _similar(one: str, other: str) -> int:
     words, others = (set(re.findall(r"[a-z]+|\d+", name.casefold())) for name in (one, other))
     return len(words & others)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    # A name from an import may contain characters that are invalid in a path.
-    except (OSError, ValueError):
-        return False
 
 
 # --- How a project indents: by `.editorconfig` files, else as the files next to a new one. The library for this format
@@ -403,13 +395,7 @@ Entry = tuple[Stamp, IndexedFile | None]
 class RepositoryIndex:
     """The index of one workspace. `update` may run in a thread; `repository` is a snapshot for any other."""
 
-    def __init__(
-        self,
-        ignore: Ignore,
-        *,
-        walk_s: float = WALK_S,
-        read_s: float = READ_S,
-    ) -> None:
+    def __init__(self, ignore: Ignore, *, walk_s: float = WALK_S, read_s: float = READ_S) -> None:
         """Start with an empty index of the files below the root of `ignore`.
 
         `walk_s` and `read_s` limit the CPU seconds of an update; with `math.inf`, the result does not depend on speed.

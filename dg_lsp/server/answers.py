@@ -97,10 +97,7 @@ class Answers:
         return len(self._answers)
 
     def find(
-        self,
-        now: Cursor,
-        shows: Callable[[tuple[Suggestion, ...]], bool] = lambda _: True,
-        own: Answer | None = None,
+        self, now: Cursor, shows: Callable[[tuple[Suggestion, ...]], bool] = lambda _: True, own: Answer | None = None
     ) -> Result | None:
         """Return the result for this place, or the rest of one from which the user has typed on; None when nothing fits.
 

@@ -212,13 +212,7 @@ class Completer:
         syntax, hole, context = self._asked(now, n_candidates)
         started = self._clock()
         answer = await pipeline.infill(
-            engine,
-            now.document,
-            (hole,),
-            context,
-            syntax=syntax,
-            is_file=now.is_file,
-            token_threshold=settings.token_threshold,
+            engine, now.document, (hole,), context, syntax=syntax, is_file=now.is_file, token_threshold=settings.token_threshold
         )
         latency_ms = 1000 * (self._clock() - started)
         if not is_ahead:  # the user waits for none of these, and most of their text has been read already

@@ -342,5 +342,5 @@ HANDLERS: dict[str, Callable[..., Any]] = {
 OPTIONS: dict[str, object] = {
     lsp.TEXT_DOCUMENT_CODE_ACTION: lsp.CodeActionOptions(
         code_action_kinds=sorted({kind.name for kind in methods.KINDS.values()}), resolve_provider=True
-    ),
+    )
 }

@@ -81,12 +81,7 @@ async def fill_holes(server: DgLanguageServer, params: FillParams) -> dict[str, 
     if not result.applied:
         log.warning("the editor did not apply the edit: %s", result.failure_reason)
         return {"applied": False}
-    return {
-        "applied": True,
-        "note": action_result.note,
-        "nHoles": action_result.n_holes,
-        "fills": list(action_result.fills),
-    }
+    return {"applied": True, "note": action_result.note, "nHoles": action_result.n_holes, "fills": list(action_result.fills)}
 
 
 def _to_action(server: DgLanguageServer, now: Snapshot, action: Action) -> lsp.CodeAction:

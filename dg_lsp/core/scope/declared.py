@@ -94,10 +94,7 @@ def declares_again(filled: Syntax, answer: Span) -> bool:
             node for node in scope.named_children if bisect_left(places, node.start_byte) < bisect_left(places, node.end_byte)
         ]
         locals_ = {key for path, key in keys if not any(_SHADOWS.search(node.type) for node in path[1:])}
-        for found, there in (
-            (_names(scope, others), own),
-            (_around(scope, filled), locals_),
-        ):
+        for found, there in ((_names(scope, others), own), (_around(scope, filled), locals_)):
             if any(not is_own(each[0]) and _key(each, filled) in there for each in found):
                 return True
     return False

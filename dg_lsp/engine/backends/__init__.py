@@ -60,12 +60,7 @@ def load_remote(name: str, *, on_progress: OnProgress = lambda _text, _share: No
 
 
 def load_filler(
-    name: str,
-    *,
-    device: str = "auto",
-    threads: int = 0,
-    dtype: str = "",
-    on_progress: OnProgress = lambda _text, _share: None,
+    name: str, *, device: str = "auto", threads: int = 0, dtype: str = "", on_progress: OnProgress = lambda _text, _share: None
 ) -> Filler:
     """Return a filler for a local or remote model; only a local one imports torch. `local.load_model` documents its errors."""
     if is_remote(name):

@@ -14,18 +14,7 @@ from functools import partial
 from dg_lsp.engine.serve.queue import Job
 from dg_lsp.engine.serve.service import LAST, Inbox, Service, refusal_of
 from dg_lsp.wire import stream
-from dg_lsp.wire.messages import (
-    MAX_BODY_BYTES,
-    Done,
-    Draft,
-    Event,
-    Fields,
-    Problem,
-    Reply,
-    WireError,
-    decode_ask,
-    encode_event,
-)
+from dg_lsp.wire.messages import MAX_BODY_BYTES, Done, Draft, Event, Fields, Problem, Reply, WireError, decode_ask, encode_event
 from dg_lsp.wire.stream import Message
 
 log = logging.getLogger("dg_lsp.engine")

@@ -29,17 +29,7 @@ from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import CompletionRequest
 from dg_lsp.engine.serve.queue import RefusalError
 from dg_lsp.engine.serve.service import Inbox, Service, refusal_of
-from dg_lsp.wire.messages import (
-    MAX_BODY_BYTES,
-    Done,
-    Event,
-    Fields,
-    Problem,
-    WireError,
-    as_json,
-    encode_problem,
-    parse,
-)
+from dg_lsp.wire.messages import MAX_BODY_BYTES, Done, Event, Fields, Problem, WireError, as_json, encode_problem, parse
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.stream import PING_EVERY_S
 
