@@ -9,6 +9,7 @@ threads, because a keystroke must not wait for the disk.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -18,7 +19,7 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import Path, PurePath
@@ -121,7 +122,7 @@ def _settings_of(path: Path, root: Path) -> Path | None:
     return next((root / folder for folder in inner if folder.name and (root / folder / WORKSPACE_FILE).exists()), None)
 
 
-def _imported(root: Path, here: Path, document: Document, opened: Container[Path]) -> Iterator[Path]:
+def _imported(root: Path, here: Path, document: Document, opened: Collection[Path]) -> Iterator[Path]:
     """Yield the files that the document's imports may refer to, relative to its folder and to each parent folder."""
     language = languages.row(document.language)
     bases = [base for base in here.parents if base.is_relative_to(root)]
@@ -130,7 +131,7 @@ def _imported(root: Path, here: Path, document: Document, opened: Container[Path
         guess
         for name in context.imports(document.text, document.language)
         for base in bases
-        for guess in _guesses(base, name, language.extensions)
+        for guess in _guesses(base, name, language.extensions, opened)
     )
     module_files = set()
     for guess in islice(guesses, MAX_GUESSES):
@@ -140,13 +141,13 @@ def _imported(root: Path, here: Path, document: Document, opened: Container[Path
         module_files.add(guess)
 
 
-def _guesses(base: Path, name: str, endings: tuple[str, ...]) -> Iterator[Path]:
+def _guesses(base: Path, name: str, endings: tuple[str, ...], opened: Collection[Path]) -> Iterator[Path]:
     parts = context.name_parts(name)
     if set(endings) & set(context.FOLDER_ENDINGS):
         # The parts before the folder's name may be the repository's address, so try only the last parts.
         for size in range(min(len(parts), 3), 0, -1):
             folder = base.joinpath(*parts[-size:])
-            yield from (folder / entry for entry in _names(folder) if entry.endswith(endings))
+            yield from (folder / entry for entry in _names(folder, opened) if entry.endswith(endings))
         return
     # `./util.js` and `vector.h` are file names; `package.module`, `crate::module` and `Name\Space` need an extension.
     if re.search(r"/|\.\w+$", name):
@@ -163,10 +164,9 @@ def _guesses(base: Path, name: str, endings: tuple[str, ...]) -> Iterator[Path]:
 def siblings(here: Path, language: str, opened: Iterable[Path] = ()) -> list[Path]:
     """Return the files of the same language in the same folder, or without one those of the same ending.
 
-    Those with the most similar names come first. `opened` are files that an editor has open, which the disk may lack.
+    Those with the most similar names come first. `opened` are files that an editor has open.
     """
-    names = {*_names(here.parent), *(path.name for path in opened if path.parent == here.parent)}
-    same = [name for name in names if _kind(name) == (language or here.suffix)]
+    same = [name for name in set(_names(here.parent, opened)) if _kind(name) == (language or here.suffix)]
     return [here.parent / name for name in sorted(same, key=lambda name: (-_similar(name, here.name), name))]
 
 
@@ -180,11 +180,12 @@ def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
         return []
 
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return [entry.name for entry in _entries(folder, MAX_NEIGHBOURS) if entry.is_file(follow_symlinks=False)]
-    except OSError:
-        return []
+def _names(folder: Path, opened: Iterable[Path]) -> list[str]:
+    """Return the names of the files of a folder, with those that an editor has open, which the disk may lack."""
+    names = [path.name for path in opened if path.parent == folder]
+    with contextlib.suppress(OSError):
+        names += [entry.name for entry in _entries(folder, MAX_NEIGHBOURS) if entry.is_file(follow_symlinks=False)]
+    return names
 
 
 def _kind(name: str) -> str:

@@ -182,6 +182,10 @@ def test_forbidden_files_are_no_context(tmp_path: Path) -> None:
 def test_imports_are_found_in_each_language(tmp_path: Path, language: str, path: str, text: str, other: str) -> None:
     make(tmp_path, {path: text, other: "unrelated\n"})
     assert related(tmp_path, path, language=language) == [other]
+    (tmp_path / other).unlink()  # an editor has it open, and never saved it
+    root, document = tmp_path.resolve(), Document("", language, text)
+    found = workspace.related(root, root / path, document, opened={root / other: "unrelated\n"})
+    assert [each.path for each in found] == [other]
 
 
 def test_related_text_is_bounded(tmp_path: Path) -> None:
