@@ -94,6 +94,7 @@ N_COUNTED = 9_000_000  # Python counts so far in a quarter of a second
 BOUNDED = {
     "batch.plan._PLACE": "matched once with a line of the user's own list",
     "batch.plan._COMMENT": "matched once with a line of the user's own list",
+    "batch.scratch._INSTALLED": "matched with a path",
     "batch.scratch._OTHERS": "matched with a file's name",
     "batch.scratch._SETTINGS": "matched with a file's name",
     "core.generated._STATEMENT": "searched in the first comments of a file, which are bounded",
@@ -107,6 +108,7 @@ BOUNDED = {
     "core.indentation._RECIPE_ABOVE": "matched at the start of a line",
     "core.lexing._indented": "matched at the end of the line where a literal begins",
     "core.placeholders._LINE": "matched with a line of an answer",
+    "core.polish.filters._REMARK": "matched at the start of a line",
     "core.repository._LAST_WORD": "searched in the last characters before the cursor",
     "core.scope._LEAVES": "matched at the start of a statement",
     "core.scope.python._ANNOTATED": "matched at the start of a line",
@@ -135,7 +137,7 @@ FROM_TABLES = {
     *("core.holes._opened_line", "core.holes.body._stranded", "core.lexing._inside", "core.lexing.code"),
     *("core.lexing.for_file", "core.lexing.kind_at", "core.polish.filters.cut_at_dedent", "core.polish.frames._width"),
     *("core.scope.declared._around", "core.scope.declared._key", "core.scope.python._run", "core.syntax._seen"),
-    *("core.extent.runs", "core.gitignore._component", "core.polish.checks._occurrences", "core.scope.declared.declares_again"),
+    *("core.extent.runs", "core.gitignore._component", "core.scope.declared.declares_again"),
     "core.templates.for_model",
 }
 """The functions with a pattern that is not in the code: it is in a table of languages, or made from a text of the user's."""
