@@ -227,8 +227,6 @@ class Background(Generic[Key, Value]):
 # --- The signatures in long files
 
 OUTLINE_FRESH_S = 30.0
-# Wait this long before collecting, so that the request that needs the outline is sent first.
-PAUSE_S = 0.05
 
 
 class Outlines(Background[str, Signatures]):
@@ -247,7 +245,6 @@ class Outlines(Background[str, Signatures]):
             return ()
 
         async def collect() -> Signatures:
-            await asyncio.sleep(PAUSE_S)
             latest = await whole()
             return await in_thread(lambda: latest.outline) if latest is not None else ()
 

@@ -123,17 +123,16 @@ class OpenDocument:
 
     def _around(self, offset: int) -> Syntax | None:
         text = self.document.text
-        if len(text) < excerpt.LONG_CHARS or not self._parts_fit or (self._syntax is None and self._whole() is None):
+        if len(text) < excerpt.LONG_CHARS or not self._parts_fit:
             return self._whole()
         near = self._near
         if near is not None and near.text is not text and excerpt.covers(near, offset):
             near = self._parsed(near)
         if near is None or near.text is not text or not excerpt.covers(near, offset):
             if self._shape is None:
-                whole = self._whole()
-                if whole is None:
-                    return None
-                self._shape = whole.tree.copy()
+                self._whole()
+            if self._shape is None:
+                return None
             offsets = positions.byte_offsets(text)
             near = self._parsed(None, excerpt.parts(self._shape, offsets, self.index, offset))
             # An error near the cursor is the user's own. One further away may come from the text that was left out.
