@@ -246,17 +246,9 @@ def _ended(lines: str) -> str:
 
 
 def _cut_lines(text: str) -> str:
-    lines = text.splitlines(keepends=True)
-    if all(len(line) <= LINE_CHARACTERS for line in lines):
-        return text
-    return "".join(_cut_line(line) for line in lines)
-
-
-def _cut_line(line: str) -> str:
-    if len(line) <= LINE_CHARACTERS:
-        return line
-    end = "\n" if line.endswith("\n") else ""
-    return line.rstrip("\n")[:LINE_CHARACTERS] + "..." + end
+    lines, most, end = text.splitlines(keepends=True), LINE_CHARACTERS, "\n"
+    cut = (line.rstrip(end)[:most] + "..." + end * line.endswith(end) if len(line) > most else line for line in lines)
+    return "".join(cut)
 
 
 @dataclass(frozen=True, slots=True)

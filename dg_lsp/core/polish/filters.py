@@ -295,22 +295,15 @@ def drop_unreadable(text: str, around: Around) -> str | None:
 
 
 def drop_untyped(text: str, around: Around) -> str | None:
-    """Drop an answer with a character in code that no keyboard for code has, unless code of the file has it.
+    """Drop an answer with a character in code that no keyboard for code has.
 
     Beyond ASCII, code has only letters that are seen, their marks, digits and connectors. Some grammars take other characters
-    for names, no compiler does. In a broken file, no tree says for sure what is code.
+    for names, no compiler does.
     """
     edit = edit_of(text, around.hole, around.line_end)
     places = [edit.span.start + at for at, char in enumerate(edit.text) if not char.isascii() and _is_no_code(char)]
-    if not places:
-        return text
-    filled, tree = replace(around.document, text=values.apply(around.document.text, (edit,))), around.filled(text)
-    if (new := _in_code(filled, tree, places)) and (tree is None or not tree.errors):
-        own = range(edit.span.start, edit.span.start + len(edit.text))
-        matches = re.compile(f"[{re.escape(''.join(new))}]").finditer(filled.text, 1)  # a byte order mark is at 0
-        others = (match.start() for match in matches if match.start() not in own)
-        new -= _in_code(filled, tree, itertools.islice(others, _MOST_OCCURRENCES))
-    return None if new else text
+    filled = replace(around.document, text=values.apply(around.document.text, (edit,)))
+    return None if places and _is_in_code(filled, around.filled(text), places) else text
 
 
 def _is_no_code(char: str) -> bool:
@@ -319,16 +312,15 @@ def _is_no_code(char: str) -> bool:
     return bool(_UNSEEN.match(char)) or (kind[0] in "CPSZ" and kind != "Pc" and char != "\N{MIDDLE DOT}")
 
 
-def _in_code(document: Document, tree: Syntax | None, places: Iterable[int]) -> set[str]:
-    """Return the characters at these places that are in code. Without a tree, signs may be operators, and prose has no code."""
+def _is_in_code(document: Document, tree: Syntax | None, places: Iterable[int]) -> bool:
+    """Return whether code has one of these characters. Without a tree, prose has no code, and signs may be operators."""
     text, name = document.text, document.language
     lexer = lexing.named(f"cursor:{name}", name) if languages.get(name) else languages.lexer(document)
     masked = text if lexer is None else languages.masked(text, languages.literals(text, lexer))
     if tree is not None:
-        return {text[at] for at in places if not (tree.errors and masked[at] == "\0") and not _is_words(tree, at, masked)}
-    is_prose = lexer is None or lexer.prose or lexer.is_data
-    chars = set[str]() if is_prose else {masked[at] for at in places} - {"\0"}
-    return {char for char in chars if char in "−„‚" or unicodedata.category(char) not in _OPERATORS}
+        return any(not (tree.errors and masked[at] == "\0") and not _is_words(tree, at, masked) for at in places)
+    chars = () if lexer is None or lexer.prose or lexer.is_data else {masked[at] for at in places} - {"\0"}
+    return any(char in "−„‚" or unicodedata.category(char) not in _OPERATORS for char in chars)
 
 
 def _is_words(tree: Syntax, at: int, masked: str) -> bool:
@@ -514,7 +506,6 @@ _RIGHT_TO_LEFT = re.compile("[\u05d0-\u05ea\u0620-\u08ff\ufb1d-\ufdff\ufe70-\ufe
 _FLAG = re.compile("\U0001f3f4[\U000e0061-\U000e007a]{5}\U000e007f")
 # Invisible letters and marks (Unicode's Default_Ignorable_Code_Point).
 _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
-_MOST_OCCURRENCES = 500
 _OPERATORS = frozenset({"Sm", "So", "Sc", "Sk", "Ps", "Pe", "Po"})
 # In these nodes of Bash, as a part of those, signs such as arrows stand for themselves. Spaces, quotes and dashes do not.
 _BASH_WORDS = frozenset({"word", "regex", "extglob_pattern", "number"})
