@@ -208,7 +208,7 @@ def places(session: Session, target: Change, draw: random.Random) -> tuple[str, 
         starts.append(starts[-1] + len(line))
     original = "".join(session.files[target.path])
     at = min(max(0, session.line_of(target) - (not target.old)), len(lines) - 1)
-    shown = edits.SHORT.of(original, starts[at])
+    shown = edits.SHORT.around(original, edits._line_at(original, starts[at]))
     changed = {word for edit in session.edits for word in words_changed(edit.old, edit.new)}
     found: list[Place] = []
     seen: set[int] = set()
@@ -216,7 +216,7 @@ def places(session: Session, target: Change, draw: random.Random) -> tuple[str, 
         end = len(lines[line].rstrip("\n"))
         column = draw.choice((end, len(lines[line]) - len(lines[line].lstrip()) if lines[line].strip() else 0))
         window = edits.window_around("".join(lines), starts[line] + column)
-        if line in seen or window is None or edits.SHORT.of(original, starts[line]) != shown:
+        if line in seen or window is None or edits.SHORT.around(original, edits._line_at(original, starts[line])) != shown:
             continue
         seen.add(line)
         place = _place(session, target.path, kind, window, lines, shown, changed)

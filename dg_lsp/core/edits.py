@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import accumulate
 
 SEPARATOR = "<|file_sep|>"
 CURSOR = "<|cursor|>"
@@ -142,10 +143,6 @@ class FilePart:
     whole: int
     lines: int
 
-    def of(self, text: str, offset: int) -> str:
-        """Return the part of the text whose middle is nearest to the offset's line."""
-        return self.around(text, _line_at(text, offset))
-
     def around(self, text: str, line: int) -> str:
         """Return the part of the text whose middle is nearest to a 0-based line."""
         lines = text.splitlines()
@@ -267,9 +264,7 @@ def hunks(window: Window, answer: str) -> list[Hunk]:
     if text and window.text.endswith("\n"):
         text += "\n"
     new = text.splitlines(keepends=True)
-    starts = [window.start]
-    for line in old:
-        starts.append(starts[-1] + len(line))
+    starts = list(accumulate(map(len, old), initial=window.start))
     found = [
         Hunk(starts[a], starts[b], "".join(new[c:d]))
         for tag, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -291,13 +286,14 @@ def repeats(asked: Question, answer: str) -> bool:
         if old.split() != hunk.text.split():
             gone, come = _changed_parts(old, hunk.text)
             lines = set(map(str.strip, old.splitlines()))
-            elsewhere = (edit for edit in asked.edits if not edit.new.strip() or not lines.issuperset(_stripped(edit.new)))
+            elsewhere = (edit for edit in asked.edits if not edit.new.strip() or not lines.issuperset(stripped(edit.new)))
             made = (_changed_parts(edit.old, edit.new) for edit in elsewhere)
             return bool(gone or come) and any(gone <= removed and come <= added for removed, added in made)
     return False
 
 
-def _stripped(text: str) -> list[str]:
+def stripped(text: str) -> list[str]:
+    """Return the lines that are not blank, without white space around them."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -303,18 +303,13 @@ class Line:
 
 def mask(text: str, language: str) -> str:
     r"""Return the text with each character of a string or comment replaced by `\0`, so that offsets stay the same."""
-    return masked(text, literals(text, lexing.named(language)))
+    return masked(text, lexing.tokens(text, lexing.named(language)))
 
 
-def literals(text: str, lexer: Lexer) -> list[lexing.Token]:
-    """Return the text's comments and strings, and what is verbatim, in order."""
-    return [token for token in lexing.tokens(text, lexer) if token.kind != "code"]
-
-
-def masked(text: str, literals: Iterable[lexing.Token]) -> str:
-    """Return what `mask` does, for these literals."""
+def masked(text: str, tokens: Iterable[lexing.Token]) -> str:
+    """Return what `mask` does, for these tokens of the text."""
     pieces, at = [], 0
-    for token in literals:
+    for token in (token for token in tokens if token.kind != "code"):
         pieces += [text[at : token.span.start], "\0" * (token.span.end - token.span.start)]
         at = token.span.end
     return "".join([*pieces, text[at:]])
@@ -386,7 +381,7 @@ def n_loose(text: str, language: str) -> int:
 
 def n_unclosed(text: str, language: str) -> int:
     """Return how many brackets, strings and comments the text opens and does not close."""
-    strings = literals(text, lexing.named(language))
+    strings = list(lexing.tokens(text, lexing.named(language)))
     n_literals = sum(
         token.kind in ("string", "comment") and (token.ends == "text" or (token.kind == "string" and token.ends == "line"))
         for token in strings

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dg_lsp.core import edits, secrets
-from dg_lsp.core.edits import MOST_EDITS, Edit, Hunk
+from dg_lsp.core.edits import MOST_EDITS, Edit, Hunk, stripped
 from dg_lsp.core.syntax import difference
 
 MOST_CHARS = 1_500
@@ -145,19 +145,15 @@ def meets_secret(text: str, start: int, end: int) -> bool:
 
 def is_restored(hunk: Hunk, text: str, made: Sequence[Edit]) -> bool:
     """Return whether a change would only bring back what the user has just removed, or remove what was just written."""
-    old, new = _lines(text[hunk.start : hunk.end]), _lines(hunk.text)
+    old, new = stripped(text[hunk.start : hunk.end]), stripped(hunk.text)
     removed, written = set[str](), set[str]()
     for edit in made:
-        before, after = _lines(edit.old), _lines(edit.new)
+        before, after = stripped(edit.old), stripped(edit.new)
         removed = (removed | set(before)) - set(after)
         written = (written | set(after)) - set(before)
     back = [line for line in new if line not in old]
     gone = [line for line in old if line not in new]
     return all(line in removed for line in back) and all(line in written for line in gone)
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _line_start(text: str, offset: int) -> int:

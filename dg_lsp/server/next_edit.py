@@ -21,7 +21,7 @@ from dg_lsp.core.edits import CURSOR, LINE_CHARACTERS, SEPARATOR, Edit, Hunk, Qu
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.secrets import MASK
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Ranked, Span
+from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Ranked, Span
 from dg_lsp.infill.pipeline import beside
 from dg_lsp.server import reasons
 from dg_lsp.server.completion import Completer
@@ -86,8 +86,6 @@ class EditAnswer:
 
     def accepted(self, text: str) -> EditAnswer | None:
         """Return what is left after the first hunk was accepted, which made this text; None after any other change."""
-        if not self.hunks:
-            return None
         first, *others = self.hunks
         if text != self.text[: first.start] + first.text + self.text[first.end :]:
             return None
@@ -191,7 +189,9 @@ class NextEdits:
         if not self._snapshots.is_current(now):
             return "the text changed while the answer was made"
         start, end = (raw_offset(now.index, at) for at in (asked.window.start, asked.window.start + len(asked.window.text)))
-        answer = EditAnswer(now.index.text, hunks, Span(start, end), request.offset, is_doubted(candidates[0]))
+        confidence = candidates[0].confidence
+        is_doubted = isinstance(confidence, Ranked) and confidence.doubted
+        answer = EditAnswer(now.index.text, hunks, Span(start, end), request.offset, is_doubted)
         self._answers[request.uri] = answer
         return self._chosen(request, now, answer)
 
@@ -222,15 +222,13 @@ class NextEdits:
 
     def _chosen(self, request: EditRequest, now: Snapshot, answer: EditAnswer) -> EditOffer | str:
         """Return the nearest change as an offer, unless the user has rejected it."""
-        if request.automatic and answer.doubted and answer.hunks:
+        if not answer.hunks:
+            return "the model changes nothing here"
+        if request.automatic and answer.doubted:
             return "the model is not sure of it"
-        for hunk in answer.hunks[:1]:
-            span, text = within_lines(now.index.text, hunk)
-            offer = EditOffer(str(next(self._numbers)), now.base.uri, now.index, now.base.version, span, text)
-            if offer.content in self._rejected.get(offer.uri, ()):
-                return "the user rejected it"
-            return offer
-        return "the model changes nothing here"
+        span, text = within_lines(now.index.text, answer.hunks[0])
+        offer = EditOffer(str(next(self._numbers)), now.base.uri, now.index, now.base.version, span, text)
+        return "the user rejected it" if offer.content in self._rejected.get(offer.uri, ()) else offer
 
     # Events from the editor
 
@@ -239,7 +237,7 @@ class NextEdits:
         self._offers.pop(uri, None)
         known = self._answers.get(uri)
         self.forget_answers()  # of other documents too: what the user changes here may change what follows there
-        if known is not None and known.text == before and (rest := known.accepted(text)) is not None and rest.hunks:
+        if known is not None and len(known.hunks) > 1 and known.text == before and (rest := known.accepted(text)) is not None:
             self._answers[uri] = rest
         if len(text) <= reasons.MAX_FILE_CHARS:
             self._history.change(uri, before, text, self._clock())
@@ -290,10 +288,6 @@ def question(now: Snapshot, history: History, made: Sequence[Edit]) -> Question 
     if meets_secret(raw, *(raw_offset(now.index, asked.window.start + at) for at in (0, len(asked.window.text)))):
         return "the lines around the cursor hold what looks like a secret"
     return asked
-
-
-def is_doubted(candidate: Candidate) -> bool:
-    return isinstance(candidate.confidence, Ranked) and candidate.confidence.doubted
 
 
 def changes(now: Snapshot, typing_at: int | None, window: Window, answer: str, made: Sequence[Edit]) -> tuple[Hunk, ...]:

@@ -29,7 +29,7 @@ def test_prompts_equal_those_of_the_published_models_package() -> None:
 def test_a_short_part_of_a_file_holds_the_cursors_line() -> None:
     text = "".join(f"line {i}\n" for i in range(500))
     for line in range(500):
-        shown = edits.SHORT.of(text, text.index(f"line {line}\n")).splitlines()
+        shown = edits.SHORT.around(text, line).splitlines()
         assert f"line {line}" in shown
         assert len(shown) <= 60
 

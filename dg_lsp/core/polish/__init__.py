@@ -135,8 +135,7 @@ def allows(text: str, document: Document, syntax: Syntax | None) -> bool:
     try:
         if None in (filters.drop_unreadable(new, around), filters.drop_untyped(with_newlines(new), around)):
             return False
-        after = syntax and frames.after(syntax, (edit,))
-        return syntax is None or after is None or checks.parses(Whole((edit,), (hole,), document, syntax, after))
+        return syntax is None or checks.parses(Whole((edit,), (hole,), document, syntax, frames.after(syntax, (edit,))))
     except ParseLimitError:
         return False
 

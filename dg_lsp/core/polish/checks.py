@@ -146,19 +146,7 @@ def _closes_too_much(tree: Syntax, answer: Span) -> bool:
     lines = tree.lines
     start, end = lines.start(lines.at(answer.start)), lines.end(lines.at(answer.end))
     strings = (match for match in _F_STRING.finditer(tree.text, start, end) if match.start() < answer.end)
-    return any(answer.start < match.end() and _has_single_brace(match[0]) for match in strings)
-
-
-def _has_single_brace(string: str) -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            compile(string, "string", "eval", ast.PyCF_ONLY_AST, dont_inherit=True)
-        except SyntaxError as error:
-            return "single '}'" in str(error.msg)
-        except (ValueError, OverflowError, RecursionError, MemoryError):
-            return False
-    return False
+    return any(answer.start < match.end() and "single '}'" in (_complaint(match[0], "eval") or "") for match in strings)
 
 
 def _compiles_in(whole: Whole, region: Span) -> bool:
@@ -169,7 +157,7 @@ def _compiles_in(whole: Whole, region: Span) -> bool:
     gaps = tuple(Edit(span, "") for span in whole.before.gaps(region))
     options = [tuple(edit for _, edit in pairs), (), *(plain_edits(text, holes, language, each) for each in _PLAIN_BEGINNINGS)]
     # One by one: first with the edits, and without them only if Python rejects these.
-    accepted = (_compiles(_inside(text, region, (*each, *gaps))) for each in options[: 2 + len(PLAIN_ANSWERS)])
+    accepted = (_complaint(_inside(text, region, (*each, *gaps))) is None for each in options[: 2 + len(PLAIN_ANSWERS)])
     if next(accepted):
         return True
     if any(accepted):
@@ -205,24 +193,24 @@ def _inside(text: str, region: Span, edits: Sequence[Edit]) -> str:
 
 def _begins(source: str) -> bool:
     """Return whether Python accepts the source as the beginning of a program, or of a block in one."""
-    return _compiles(f"if 1:\n{source}" if source[:1].isspace() else source, unfinished=True)
+    source = f"if 1:\n{source}" if source[:1].isspace() else source
+    return "incomplete input" in (_complaint(source, flags=ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED) or "incomplete input")
 
 
 # All candidates of a hole are compared with the same plain answers, in a class that may have thousands of lines.
 @memo.of_texts
-def _compiles(source: str, *, unfinished: bool = False) -> bool:
-    """Return whether Python compiles the source or, if `unfinished`, accepts it as the beginning of a program."""
-    flags = ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED if unfinished else 0
+def _complaint(source: str, mode: str = "exec", flags: int = 0) -> str | None:
+    """Return why Python does not compile the source; None if it does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            compile(source, "hole", "exec", flags, dont_inherit=True)
+            compile(source, "hole", mode, flags, dont_inherit=True)
         except SyntaxError as error:
-            return unfinished and "incomplete input" in str(error.msg)
+            return str(error.msg)
         # Python raises no SyntaxError for deep nesting and lone surrogates, but does not compile them either.
         except (ValueError, OverflowError, RecursionError, MemoryError):
-            return False
-    return True
+            return "is too deep, or no text"
+    return None
 
 
 _F_STRING = re.compile(r"""\b(?:[rR]?[fF]|[fF][rR])(?:"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')""")

@@ -316,7 +316,7 @@ def _is_in_code(document: Document, tree: Syntax | None, places: Iterable[int]) 
     """Return whether code has one of these characters. Without a tree, prose has no code, and signs may be operators."""
     text, name = document.text, document.language
     lexer = lexing.named(f"cursor:{name}", name) if languages.get(name) else languages.lexer(document)
-    masked = text if lexer is None else languages.masked(text, languages.literals(text, lexer))
+    masked = text if lexer is None else languages.masked(text, lexing.tokens(text, lexer))
     if tree is not None:
         return any(not (tree.errors and masked[at] == "\0") and not _is_words(tree, at, masked) for at in places)
     chars = () if lexer is None or lexer.prose or lexer.is_data else {masked[at] for at in places} - {"\0"}
@@ -328,7 +328,7 @@ def _is_words(tree: Syntax, at: int, masked: str) -> bool:
     node = tree.node_at(Span(at, at + 1))
     if tree.language.name == "bash" and node.type in _BASH_WORDS:
         sign = tree.text[max(at - 3, 0) : at + 1].rstrip(_EMOJI_PARTS)[-1:] or "x"
-        is_sign = sign != _BLANK and (unicodedata.category(sign) in ("So", "Sc") or "←" <= sign <= "⇿")
+        is_sign = sign != "\N{BRAILLE PATTERN BLANK}" and (unicodedata.category(sign) in ("So", "Sc") or "←" <= sign <= "⇿")
         return is_sign and node.parent is not None and node.parent.type in _BASH_ARGUMENTS
     # A tree does not say what is a string in a macro, nor whether space beside code in a string belongs to it.
     is_doubtful = node.type == "preproc_arg" or (node.child_count > 0 and tree.text[at].isspace())
@@ -510,7 +510,6 @@ _OPERATORS = frozenset({"Sm", "So", "Sc", "Sk", "Ps", "Pe", "Po"})
 # In these nodes of Bash, as a part of those, signs such as arrows stand for themselves. Spaces, quotes and dashes do not.
 _BASH_WORDS = frozenset({"word", "regex", "extglob_pattern", "number"})
 _BASH_ARGUMENTS = frozenset({"command", "binary_expression", "variable_assignment", "array", "for_statement", "case_item"})
-_BLANK = "\N{BRAILLE PATTERN BLANK}"
 _EMOJI_PARTS = "\u200d\ufe0f🏻🏼🏽🏾🏿"
 # Directives whose text is for people.
 _REMARK = re.compile(r"[ \t]*#[ \t]*(?:error|warning|region|endregion|pragma)\b")
