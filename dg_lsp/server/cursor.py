@@ -108,6 +108,6 @@ def outcome(text: str, offset: int, suggestion: str, now: str) -> Outcome:
 
 
 def followed(text: str, offset: int, now: str) -> int | None:
-    """Return where a cursor is in a later text if the user typed on there, or the change is elsewhere; else None."""
-    then = at("", text, offset).moved(text, difference(text, now))
-    return next((place for place in (offset + len(now) - len(text), offset) if typed(then, at("", now, place))), None)
+    """Return where a cursor is in a later text if the user only typed on there, or changed what is above; else None."""
+    then, place = at("", text, offset).moved(text, difference(text, now)), offset + len(now) - len(text)
+    return place if typed(then, at("", now, place)) else None

@@ -117,7 +117,7 @@ class Snapshots:
         return Snapshot(base, index, document, offset, anchor, settings, context, refused, doc.lost, is_file)
 
     def followed(self, now: Snapshot) -> Snapshot:
-        """Return a snapshot with the present text, if the user has only typed at its cursor, or the change is elsewhere."""
+        """Return a snapshot with the present text, if the user has only typed at its cursor, or changed what is above."""
         doc = self.documents.get(now.base.uri)
         if doc is None or self.is_current(now) or now.document is not now.base:
             return now

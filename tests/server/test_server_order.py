@@ -159,9 +159,9 @@ class Play:
             assert (uri, then, start) == (self.uri, text, at), "what is shown is of another text"
             taken = ghost if verb == "accept" else re.match(r"\W*\w*", ghost)[0]  # type: ignore[index]
             self.edit(text[:at] + taken + text[at:], at + len(taken))
-        elif verb == "delete":
+        elif verb in ("delete", "remove"):  # the latter as a change that the editor asks nothing after
             n = int(what or 1)
-            self.edit(text[: at - n] + text[at:], at - n)
+            self.edit(text[: at - n] + text[at:], at - n, asks=verb == "delete")
         elif verb == "close":  # a bracket that the editor closes by itself, with the one typed
             self.edit(f"{text[:at]}(){text[at:]}", at + 1)
         elif verb == "undo":
