@@ -474,12 +474,9 @@ def _find(found: dict[Path, Stamp], unread: set[str], ignore: Ignore, is_over: C
         n_folders += 1
         entries = _entries(folder, MAX_ENTRIES)
         # Another workspace's settings may keep its files from remote models.
-        is_other = folder != ignore.root and any(entry.name in (_ENVIRONMENT_FILE, WORKSPACE_FILE) for entry in entries)
-        if is_other or not 0 < len(entries) < MAX_ENTRIES:
-            unread.add(str(folder))
-        if is_other:
-            continue
-        for entry in entries:
+        is_foreign = folder != ignore.root and any(entry.name in (_ENVIRONMENT_FILE, WORKSPACE_FILE) for entry in entries)
+        others = {str(folder)} if is_foreign or not 0 < len(entries) < MAX_ENTRIES else set[str]()
+        for entry in entries if not is_foreign else ():
             if is_over():
                 return False
             path = folder / entry.name
@@ -495,9 +492,10 @@ def _find(found: dict[Path, Stamp], unread: set[str], ignore: Ignore, is_over: C
                 found[path] = files.stamp(info)
                 if len(found) >= MAX_FILES:
                     return False
-            elif len(unread) < MAX_ENTRIES:
-                unread.add(str(path) if is_folder else _without_ending(path))
-    return not folders and len(unread) < MAX_ENTRIES
+            else:
+                others.add(str(path) if is_folder else _without_ending(path))
+        unread |= others if len(unread) + len(others) < MAX_ENTRIES else {str(folder)}
+    return not folders
 
 
 def _without_ending(path: Path) -> str:

@@ -52,7 +52,7 @@ def test_files_without_usable_text_are_left_out(tmp_path: Path) -> None:
     assert indexed(tmp_path) == {"a.py"}
 
 
-def test_the_names_of_what_is_not_indexed_are_known(tmp_path: Path) -> None:
+def test_the_names_of_what_is_not_indexed_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, {".gitignore": "gen/\n_version.py\n", "gen/a.py": "", "p/_version.py": "", "p/fast.cpython-311.so": ""})
     make(tmp_path, {"b/.dg-lsp.toml": "", "p/keep.py": "", "p/credentials.py": "", "p/zero.py": "a\0b\n"})
     (tmp_path / "p" / "link.py").symlink_to("keep.py")
@@ -63,6 +63,10 @@ def test_the_names_of_what_is_not_indexed_are_known(tmp_path: Path) -> None:
     (tmp_path / "p" / "credentials.py").unlink()
     index.update()
     assert str(tmp_path / "p" / "credentials") not in index.repository.unread
+    monkeypatch.setattr(workspace, "MAX_ENTRIES", 6)
+    index.update()
+    assert index.repository.unread >= {str(tmp_path / "p"), str(tmp_path / "gen")}, "so many names are those of their folder"
+    assert index.repository.is_whole
 
 
 def test_a_link_out_of_the_workspace_is_not_followed(tmp_path: Path) -> None:
