@@ -111,9 +111,9 @@ class Repository:
         above = accumulate(inner.split("/"), lambda folder, name: f"{folder}/{name}", initial=self.root)
         return inner == path or not self.unread.isdisjoint(above)
 
-    def with_files(self, files: Mapping[str, IndexedFile]) -> Repository:
-        """Return the repository with these files, in place of those with the same keys."""
-        return replace(self, files={**self.files, **files}) if files else self
+    def with_files(self, files: Mapping[str, IndexedFile], unread: frozenset[str]) -> Repository:
+        """Return the repository with these files, in place of those with the same keys, and these unread names."""
+        return replace(self, files={**self.files, **files}, unread=self.unread | unread) if files or unread else self
 
     def is_own(self, file: IndexedFile, request: InfillRequest, own: str) -> bool:
         """Return whether `file` is the file of the request. `own` is that file's key, or "" if it is unknown.

@@ -447,7 +447,7 @@ class RepositoryIndex:
             return True
         self._entries = entries
         indexed = {str(path): file for path, (_, file) in entries.items() if file}
-        unread |= {_without_ending(path) for path, (_, file) in entries.items() if file is None}
+        unread |= {without_ending(path) for path, (_, file) in entries.items() if file is None}
         new = Repository(indexed, is_whole and is_complete, str(self._ignore.root), frozenset(unread))
         if new != self.repository:
             # The tables are made here, in the thread, and not at the first request.
@@ -493,12 +493,12 @@ def _find(found: dict[Path, Stamp], unread: set[str], ignore: Ignore, is_over: C
                 if len(found) >= MAX_FILES:
                     return False
             else:
-                others.add(str(path) if is_folder else _without_ending(path))
+                others.add(str(path) if is_folder else without_ending(path))
         unread |= others if len(unread) + len(others) < MAX_ENTRIES else {str(folder)}
     return not folders
 
 
-def _without_ending(path: Path) -> str:
+def without_ending(path: Path) -> str:
     """Return the path of a file without its endings, as a module has it: a compiled one may have several."""
     return str(path.with_name(path.name.partition(".")[0] or path.name))
 

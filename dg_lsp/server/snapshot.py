@@ -297,7 +297,7 @@ class Nearby:
         self._backgrounds = (self._looked, self._related, self._updated, self._indexed)
         self._one = asyncio.Lock()
         # The index of each folder with its open files, and what it was made of.
-        self._wholes: dict[Path, tuple[Repository, dict[str, IndexedFile], Repository]] = {}
+        self._wholes: dict[Path, tuple[object, Repository]] = {}
         self._n_saves = self._n_closed = self._n_roots = 0
         self._saved = set[str]()
 
@@ -330,7 +330,7 @@ class Nearby:
             if root not in self._indexes:
                 self._indexes[root] = RepositoryIndex(self._roots[root])
             self._update(root)
-            files = self._with_opened(root, opened)
+            files = self._with_opened(root, looked.file.own, opened)
         shown = self._shown.setdefault(document.uri, ShownBefore())
         return replace(file, nearby=self._related.get(document.uri), files=files, shown_before=shown)
 
@@ -414,8 +414,8 @@ class Nearby:
                 others[other.file.own] = document
         return others
 
-    def _with_opened(self, root: Path, opened: dict[str, Document]) -> Repository:
-        """Return the index of a folder with open files as the editor has them.
+    def _with_opened(self, root: Path, own: str, opened: dict[str, Document]) -> Repository:
+        """Return the index of a folder with other open files than its `own` as the editor has them, if they may be read.
 
         Until a thread has masked the text of one, imports are judged by it, but nothing is copied from it.
         """
@@ -428,11 +428,13 @@ class Nearby:
             name = self._looked.get(document.uri).file.path
             unmasked = IndexedFile(name, document.language, document.text, array("Q"))
             files[key] = self._indexed.get(document.uri, of) or unmasked
-        was_index, was_files, whole = self._wholes.get(root, (None, files, index))
-        if was_index is not index or was_files != files:
-            whole = index.with_files(files)
-            self._wholes[root] = index, files, whole
-        return whole
+        looked = (self._looked.get(document.uri) for document in self._opened())
+        others = {each.file.own for each in looked if each.root == root}.difference(files, [own])
+        unread = frozenset(workspace.without_ending(Path(other)) for other in others)
+        parts = index, files, unread
+        if self._wholes.get(root, ((), index))[0] != parts:
+            self._wholes[root] = parts, index.with_files(files, unread)
+        return self._wholes[root][1]
 
     async def _index(self, root: Path, path: Path, document: Document) -> IndexedFile | None:
         """Return the masked index of an open file; None if nothing may be copied from it."""

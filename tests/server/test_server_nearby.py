@@ -372,6 +372,17 @@ async def test_of_open_files_a_request_has_what_the_editor_has(
     await edited.nearby.close()
 
 
+@pytest.mark.parametrize(("name", "is_unread"), [("ignored", True), ("credentials", True), ("helper", False)])
+async def test_of_an_open_file_that_may_not_be_read_the_name_is_known(tmp_path: Path, name: str, is_unread: bool) -> None:
+    edited = Edited(tmp_path, other=helper("old"))
+    await edited.until_seen("old")
+    await edited.open(name, helper("new"))
+    files = edited.nearby.context(edited.main, Settings(related_chars=8_000)).files
+    assert files.may_have(str(tmp_path / name)) == is_unread
+    assert not files.may_have(str(tmp_path / "main"))
+    await edited.nearby.close()
+
+
 async def test_nothing_is_copied_from_an_open_file_that_got_settings_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     edited = Edited(tmp_path)
