@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -128,8 +128,13 @@ class Journal:
 
     def _key(self, document: Document, hole: Hole, requests: Sequence[InfillRequest]) -> str:
         place = [document.uri, _hash(document.text), astuple(hole.span), hole.kind, hole.instruction]
-        parts = [__version__, *place, [_hash(repr(request)) for request in requests], *map(str, self._settings)]
+        parts = [__version__, *place, [_hash(repr(_without_order(request))) for request in requests], *map(str, self._settings)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _without_order(request: InfillRequest) -> InfillRequest:
+    """Return the request without what those before it have shown, which a run that goes on does not ask again."""
+    return replace(request, related=tuple(each for each in request.related if not each.was_shown))
 
 
 def _hash(text: str) -> str:

@@ -26,6 +26,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 
 from dg_lsp.core import context, languages, lexing, repository, secrets
+from dg_lsp.core.context import ShownBefore
 from dg_lsp.core.repository import IndexedFile, Repository
 from dg_lsp.core.syntax import indent_unit
 from dg_lsp.core.values import Document, Snippet
@@ -580,4 +581,4 @@ class _Workspace:
             if not settings.related_chars:
                 return context
             nearby = related(self._root, path, document, ignore=self._run_ignore, text_of=self._text)
-            return replace(context, files=self._index.repository, nearby=nearby)
+            return replace(context, files=self._index.repository, nearby=nearby, shown_before=ShownBefore())

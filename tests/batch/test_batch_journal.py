@@ -48,6 +48,8 @@ def test_another_request_has_another_key(tmp_path: Path) -> None:
         journal.add(DOCUMENT, HOLE, FILLS, [request])
     with Journal(tmp_path / "j") as journal:
         assert journal.get(DOCUMENT, HOLE, [request]) == FILLS
+        before = Snippet("far.py", "y = 1\n", was_shown=True)
+        assert journal.get(DOCUMENT, HOLE, [replace(request, related=(near, before))]) == FILLS
         changed = (
             replace(request, related=()),
             replace(request, related=(replace(near, text="x = 2\n"),)),

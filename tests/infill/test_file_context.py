@@ -146,3 +146,13 @@ def test_a_workspace_that_is_being_read_does_not_delay_another(tmp_path: Path, m
         finally:
             go_on.set()
         assert big.result(PATIENCE_S) == "a.py"
+
+
+def test_what_a_run_has_shown_of_other_files_may_stay(project: Path) -> None:
+    path, engine = Path("src/many.py"), Filling("return 1")
+    between = "".join(f"NUMBER_{n} = {n}\n" for n in range(60))  # two holes so far apart have a request each
+    path.write_text(f"import rates\n\n\ndef rate_of(item):\n    ...\n\n\n{between}\n\ndef last(name):\n    ...\n")
+    with infill.connect_sync(engine=engine) as session:
+        session.fill_file(path)
+    shown, after = (request.related for request in engine.requests)
+    assert {each.text for each in shown if not each.for_copying} <= {each.text for each in after if not each.for_copying}
