@@ -143,6 +143,11 @@ def test_a_marker_that_asks_for_words_gets_them(instruction: str, drop_reason: s
     assert result.dropped == drop_reason
 
 
+def test_a_quote_below_a_long_template_is_in_code() -> None:
+    text = "s = `" + "a\n" * 9_000 + "`;\nf(\nx = ⟦⟧\n"
+    assert polished(text, "“a”", language="javascript")[0].dropped == "has a character that code does not have"
+
+
 def test_a_long_block_of_code_in_prose_is_known() -> None:
     text = "```python\n" + "f(a)\n" * 2_000 + "def f(a):\n⟦⟧\n```\n"
     document, holes = drawn(text)

@@ -319,7 +319,7 @@ def _is_in_code(document: Document, tree: Syntax | None, places: Iterable[int]) 
     masked = text if lexer is None else languages.masked(text, lexing.tokens(text, lexer))
     if tree is not None:
         return any(not (tree.errors and masked[at] == "\0") and not _is_words(tree, at, masked) for at in places)
-    chars = () if lexer is None or lexer.prose or lexer.is_data else {masked[at] for at in places} - {"\0"}
+    chars = () if lexer is None or lexer.prose or not lexer.delimiters else {masked[at] for at in places} - {"\0"}
     return any(char in "−„‚" or unicodedata.category(char) not in _OPERATORS for char in chars)
 
 
