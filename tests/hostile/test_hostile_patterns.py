@@ -92,6 +92,7 @@ MOST_CPU_S = 0.25
 N_COUNTED = 9_000_000  # Python counts so far in a quarter of a second
 
 BOUNDED = {
+    "batch.plan._changed": "matched at the start of a revision that the user names",
     "batch.plan._PLACE": "matched once with a line of the user's own list",
     "batch.plan._COMMENT": "matched once with a line of the user's own list",
     "batch.scratch._INSTALLED": "matched with a path",

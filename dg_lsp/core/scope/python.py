@@ -480,7 +480,7 @@ def _bound_in_block(text: str) -> Iterator[str]:
 def _bound_by_statement(text: str) -> Iterator[str]:
     """Yield the names that the statement at the start of the text binds. The statement must not be the head of a block."""
     if statement := _IMPORT.match(text):
-        yield from _imported(statement[1] or statement[2])
+        yield from _imported(statement)
         return
     # The targets of an assignment that starts with a bracket may span several lines.
     line = first_line(text)
@@ -489,7 +489,7 @@ def _bound_by_statement(text: str) -> Iterator[str]:
         yield annotated[1]
     for simple in (text if text[:1] in "([" else line).split(";"):
         if statement := _IMPORT.match(simple.lstrip()):
-            yield from _imported(statement[1] or statement[2])
+            yield from _imported(statement)
         if alias := _TYPE_ALIAS.match(simple):
             yield alias[1]
         for target in _EQUALS.split(simple)[:-1]:
@@ -499,8 +499,8 @@ def _bound_by_statement(text: str) -> Iterator[str]:
             yield from _FREE_NAME.findall(target.partition(":")[0] if ":" in _SUBSCRIPT.sub("", target) else target)
 
 
-def _imported(items: str) -> Iterator[str]:
-    for item in _COMMENT.sub("", items).replace("\\\n", " ").split(","):
+def _imported(statement: re.Match[str]) -> Iterator[str]:
+    for item in _COMMENT.sub("", statement[statement.lastindex or 0]).replace("\\\n", " ").split(","):
         name, _, alias = " ".join(item.split()).partition(" as ")
         # `import a.b` binds `a`.
         yield alias or name.partition(".")[0]
