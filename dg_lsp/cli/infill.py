@@ -49,6 +49,8 @@ def infill(context: typer.Context, options: Options) -> None:
     except api.ERRORS as error:
         print_message(str(error))
         raise typer.Exit(TRY_AGAIN if isinstance(error, EngineError) else WRONG_USE) from error
+    except asyncio.CancelledError as error:
+        raise KeyboardInterrupt from error
     raise typer.Exit(code)
 
 
@@ -120,20 +122,22 @@ async def _infill(job: Job, connect: Connect | None) -> int:
 
 @contextlib.contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """On SIGTERM or SIGHUP, cancel the run, so that files are restored and checks are ended.
+    """On Ctrl-C, SIGTERM or SIGHUP, cancel the run, so that copies are removed and checks are ended.
 
-    The exit status is then 128 plus the signal's number. A signal that the parent process set to be ignored stays ignored.
+    After Ctrl-C raise CancelledError, else end with 128 plus the signal's number as exit status. A signal that the parent
+    process set to be ignored stays ignored.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     caught: list[int] = []
 
     def end(number: int) -> None:
         caught.append(number)
-        # Only once: a second cancellation would interrupt the cleanup.
+        # Only once: a second cancellation, or a second Ctrl-C as asyncio handles it, would interrupt the cleanup.
         if task is not None and len(caught) == 1:
             task.cancel()
 
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]
     with contextlib.ExitStack() as stack:
         # Only the main thread can have signal handlers.
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
@@ -147,6 +151,8 @@ def _ending_in_order() -> Iterator[None]:
             if not caught:
                 raise
         if caught:
+            if caught[0] == signal.SIGINT:
+                raise asyncio.CancelledError
             raise typer.Exit(128 + caught[0])
 
 

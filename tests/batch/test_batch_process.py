@@ -17,6 +17,7 @@ import pytest
 from dg_lsp import OUT_OF_MEMORY
 from tests.batch.conftest import STUB
 from tests.patience import PATIENCE_S
+from tests.processes import is_gone
 
 pytestmark = pytest.mark.e2e
 
@@ -290,7 +291,7 @@ def test_ctrl_c_ends_the_server_without_a_traceback() -> None:
     assert b"Traceback" not in errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_ends_the_check_and_removes_the_copies(tmp_path: Path, number: signal.Signals) -> None:
     for name in ("project", "tmp"):
         (tmp_path / name).mkdir()
@@ -300,8 +301,13 @@ def test_a_signal_ends_the_check_and_removes_the_copies(tmp_path: Path, number: 
     process = start("fills", "a.py", "--check", command, cwd=tmp_path / "project", TMPDIR=str(tmp_path / "tmp"))
     check = int((tmp_path / "started").read_text())
     process.send_signal(number)
+    if number == signal.SIGINT:  # again while the run is ending
+        while not is_gone(check):
+            pass
+        process.send_signal(number)
     code, out, err = finish(process)
-    assert (code, out, err) == (128 + number, "", "dg-lsp: filling\n")
+    said = "dg-lsp: interrupted\n" * (number == signal.SIGINT)
+    assert (code, out, err) == (128 + number, "", f"dg-lsp: filling\n{said}")
     assert (tmp_path / "project" / "a.py").read_text() == STUB
     assert list((tmp_path / "tmp").iterdir()) == []
     with pytest.raises(ProcessLookupError):
