@@ -315,13 +315,14 @@ def test_a_signal_ends_the_check_and_removes_the_copies(tmp_path: Path, number: 
 
 
 def test_a_run_in_the_background_outlives_its_terminal(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(STUB)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.py").write_text(STUB)
     os.mkfifo(tmp_path / "started")
     os.mkfifo(tmp_path / "go")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     command = f"cd {tmp_path}; test -e went || {{ echo > started; cat go > went; }}"
     try:
-        process = start("fills", "a.py", "--check", command, cwd=tmp_path, hangs_on=True)
+        process = start("fills", "a.py", "--check", command, cwd=tmp_path / "project", hangs_on=True)
     finally:
         signal.signal(signal.SIGHUP, before)
     (tmp_path / "started").read_text()
