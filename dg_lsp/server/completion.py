@@ -128,11 +128,12 @@ class Completer:
         answer: Answer | None = None  # what this request has started, or waited for
         # Each time something changes, look again.
         while self._newest.get(request.uri) is request:
-            now = self._snapshots.followed(first)
-            if not self._snapshots.is_current(now):
+            fits = [(now, self._fit(request, now, answer)) for now in self._snapshots.followed(first)]
+            if not fits:
                 return self._nothing(reasons.MOVED)
+            # An answer tells whether the cursor is before a closer: then it fits there.
+            now, fit = max(fits, key=lambda each: bool(each[1] and each[1].suggestions))
             place = now.cursor
-            fit = self._answers.find(place, lambda found: bool(self._to_show(request, now, found)[0]), answer)  # noqa: B023
             n_candidates = 1 if self._is_enough(request, now, fit) else now.settings.candidates
             if fit is not None and fit.n_candidates >= n_candidates:
                 return self._show(request, now, fit)
@@ -153,6 +154,9 @@ class Completer:
             awaited = joined or self._answers.running(place, n_candidates)
             await self._answers.change(awaited, ask_at - time() if joined is None else None)
         return self._nothing(reasons.SUPERSEDED)
+
+    def _fit(self, request: SuggestionRequest, now: Snapshot, own: Answer | None) -> Result | None:
+        return self._answers.find(now.cursor, lambda found: bool(self._to_show(request, now, found)[0]), own)
 
     def _wait_ms(self, request: SuggestionRequest, now: Snapshot, before: str, after: str) -> float:
         """Return how long an unprompted request waits before it asks the engine, in milliseconds."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 BEFORE_CHARS, AFTER_CHARS = 1_500, 500
 # So much of the text before an earlier cursor is still before a later one, if the user has only typed.
 TAIL_CHARS = BEFORE_CHARS // 2
-# Closing brackets and quotes, which editors insert after the cursor automatically.
-CLOSERS = ")]}>\"'`"
+# Closing brackets and quotes, which editors insert after the cursor automatically when what opens them is typed.
+OPENERS = dict(zip(")]}>\"'`", "([{<\"'`", strict=True))
 MAX_CLOSERS = 3
 
 
@@ -61,9 +61,10 @@ def typed(then: Cursor, now: Cursor) -> Typing | None:
     end = n_before - n_typed
     if then.uri != now.uri or not 0 <= n_typed <= n_before or now.before[:end][-TAIL_CHARS:] != then.before[-TAIL_CHARS:]:
         return None
+    openers = {*now.before[max(end - 1, 0) :]}
     for n in range(MAX_CLOSERS + 1):
         closers = now.after[:n]
-        if len(closers) == n and not closers.strip(CLOSERS) and now.after[n:] == then.after[: AFTER_CHARS - n]:
+        if openers.issuperset(map(OPENERS.get, closers)) and now.after[n:] == then.after[: AFTER_CHARS - n]:
             return now.before[end:], closers
     return None
 
@@ -90,6 +91,16 @@ def _rest(text: str, typing: Typing) -> str | None:
     return left
 
 
+def followed(text: str, offset: int, now: str) -> dict[int, Typing]:
+    """Return where a cursor may be in a later text, with what was typed: after closers, or before those of the editor.
+
+    There is no such place if the user did more than type there and change what is above.
+    """
+    then, last = at("", text, offset).moved(text, difference(text, now)), offset + len(now) - len(text)
+    places = range(last, last - MAX_CLOSERS - 1, -1)
+    return {place: typing for place in places if (typing := typed(then, at("", now, place)))}
+
+
 Outcome = Literal["typing", "over", "rejected"]
 
 
@@ -99,15 +110,7 @@ def outcome(text: str, offset: int, suggestion: str, now: str) -> Outcome:
     `typing`: the suggestion still fits. `rejected`: something else was inserted at its place. `over`: the whole suggestion was
     inserted, or the change was elsewhere.
     """
-    places = (at("", now, offset + len(now) - len(text) - n) for n in range(MAX_CLOSERS + 1))
-    then = at("", text, offset).moved(text, difference(text, now))
-    typings = [typing for place in places if (typing := typed(then, place))]
+    typings = tuple(followed(text, offset, now).values())
     if not typings or typings[0] == (suggestion, ""):
         return "over"
     return "typing" if any(_rest(suggestion, typing) is not None for typing in typings) else "rejected"
-
-
-def followed(text: str, offset: int, now: str) -> int | None:
-    """Return where a cursor is in a later text if the user only typed on there, or changed what is above; else None."""
-    then, place = at("", text, offset).moved(text, difference(text, now)), offset + len(now) - len(text)
-    return place if typed(then, at("", now, place)) else None

@@ -116,15 +116,16 @@ class Snapshots:
         is_file = cells is None
         return Snapshot(base, index, document, offset, anchor, settings, context, refused, doc.lost, is_file)
 
-    def followed(self, now: Snapshot) -> Snapshot:
-        """Return a snapshot with the present text, if the user has only typed at its cursor, or changed what is above."""
-        doc = self.documents.get(now.base.uri)
-        if doc is None or self.is_current(now) or now.document is not now.base:
-            return now
-        if (offset := cursor.followed(now.index.text, now.offset, doc.index.text)) is None:
-            return now
+    def followed(self, now: Snapshot) -> tuple[Snapshot, ...]:
+        """Return a snapshot of the present text for each place where the cursor may be; none if that isn't known."""
+        if self.is_current(now):
+            return (now,)
+        if (doc := self.documents.get(now.base.uri)) is None or now.document is not now.base:
+            return ()
         document = replace(doc.document, indent=now.document.indent)
-        return replace(now, base=document, index=doc.index, document=document, offset=offset, anchor=offset)
+        later = replace(now, base=document, index=doc.index, document=document)
+        places = cursor.followed(now.index.text, now.offset, doc.index.text)
+        return tuple(replace(later, offset=place, anchor=place) for place in places)
 
     def is_current(self, now: Snapshot) -> bool:
         """Return whether the editor still has this text. Texts are compared by identity, because they are long."""

@@ -163,7 +163,7 @@ class Play:
             n = int(what or 1)
             self.edit(text[: at - n] + text[at:], at - n, asks=verb == "delete")
         elif verb == "close":  # a bracket that the editor closes by itself, with the one typed
-            self.edit(f"{text[:at]}(){text[at:]}", at + 1)
+            self.edit(f"{text[:at]}(){text[at:]}", at + 1, asks=what != "silent")
         elif verb == "undo":
             self.uri, text, at = self.older.pop()
             self.edit(text, at, keeps=False)
