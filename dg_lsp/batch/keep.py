@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ DEFAULT_MIN_CONFIDENCE: Mapping[str, float] = {"body": 0.8, "marker": 0.5, "erro
 LINES_AT_MARKER = 0.8
 BREAKS = "the file does not parse with this fill and its other fills"
 UNWRITABLE = "the fill contains characters that a source file can't contain"
+# Such a file is UTF-8 only as long as it is ASCII.
+_OTHER_ENCODING = re.compile(r"(?:#.*\n|[ \t\f]*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[\w.-]", re.IGNORECASE)
 
 
 def rejection(options: Options, hole: Hole, fill: Fill) -> str:
@@ -157,7 +160,7 @@ def _decisions(
             if rejections:
                 reason = f"{reason}, and {rejections[0][1]}" if reason else rejections[0][1]
         elif fills:
-            reason = BREAKS if any(_is_writable(fill.edit.text) for fill in fills) else UNWRITABLE
+            reason = BREAKS if any(_is_writable(plan, fill) for fill in fills) else UNWRITABLE
         decisions[hole] = Decision(answer, fills, reason=reason, is_unsure=is_unsure)
     proven = frozenset(hole for hole in sure if outcomes[hole].proof)
     attempts = [settle(plan, sure, place, proven) for place in range(max(map(len, sure.values()), default=0))]
@@ -219,7 +222,7 @@ def settle(
     Of each hole it is the fill with index `attempt`, or the last one if there are fewer. `proven` ones are dropped last.
     """
     by_hole = {hole: choices[min(attempt, len(choices) - 1)] for hole, choices in fills.items() if choices}
-    dropped = {hole: UNWRITABLE for hole, fill in by_hole.items() if not _is_writable(fill.edit.text)}
+    dropped = {hole: UNWRITABLE for hole, fill in by_hole.items() if not _is_writable(plan, fill)}
     survivors = {hole: fill for hole, fill in by_hole.items() if hole not in dropped}
     while True:
         text = text_with(plan.source.document, survivors.values())
@@ -231,13 +234,17 @@ def settle(
         dropped[worst] = BREAKS
 
 
-def _is_writable(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+def _is_writable(plan: FilePlan, fill: Fill) -> bool:
+    try:
+        fill.edit.text.encode("ascii" if _OTHER_ENCODING.match(plan.source.document.text) else "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in fill.edit.text
 
 
 def _fits(plan: FilePlan, fill: Fill) -> bool:
     """Return whether the file can contain a fill, without more syntax errors than before."""
-    return _is_writable(fill.edit.text) and not _breaks(plan, text_with(plan.source.document, (fill,)))
+    return _is_writable(plan, fill) and not _breaks(plan, text_with(plan.source.document, (fill,)))
 
 
 def _breaks(plan: FilePlan, text: str) -> bool:
