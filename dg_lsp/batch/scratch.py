@@ -33,7 +33,6 @@ MAX_LINKED_BYTES = 64 << 20  # of one file elsewhere that a link in the project 
 LEFT_OUT = frozenset({".git", ".hg", ".jj", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
 MAX_SETTING_BYTES = _N_AT_ONCE = 1 << 20
-_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOCKED = fcntl.LOCK_EX | fcntl.LOCK_NB  # until it is closed; OSError if another process has locked it
 _SETTINGS = re.compile(
     r"""
@@ -78,18 +77,12 @@ class Copy:
     root: Path
     private: Path  # the directory around the copy, for what a check writes besides
     _above: dict[Path, bytes]  # the copied settings above the copy, by their places
-    _stamps: dict[Path, files.Stamp] = field(default_factory=dict)
+    _stamps: dict[Path, files.Stamp] = field(default_factory=dict)  # of copied files, for `restore`
     _clock: int = 0
 
     def path_of(self, path: Path) -> Path:
         """Return the path in the copy for a path in the original."""
         return self.root / path.relative_to(self.original)
-
-    def record(self, path: Path) -> None:
-        """Record the copied file's stamp for `restore`; a hard link to the original differs by its inode alone."""
-        place = self.path_of(path)
-        if not place.is_symlink():
-            self._stamps[path] = files.stamp(place.lstat())
 
     def around(self) -> list[Path]:
         """Return the folders above the copy with a `conftest.py`, each before the original's, whose modules it may import."""
@@ -221,14 +214,11 @@ def directory(place: Path | None = None) -> Iterator[Path]:
             info = folder.lstat()
             if info.st_uid != os.getuid() or not stat.S_ISDIR(info.st_mode):
                 continue
-            handle = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(handle, _LOCKED)
+            with os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW), "rb") as lock:
+                fcntl.flock(lock, _LOCKED)
                 # A project may have a folder of this name, but can't know which inodes it gets.
-                if os.read(handle, 100) == _identity(folder):
+                if lock.read(100) == _identity(folder):
                     _remove(folder)
-            finally:
-                os.close(handle)
     temporary = Path(tempfile.mkdtemp(prefix=files.NEW_COPIES, dir=place or _places()[0]))
     handle = os.open(temporary / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -256,16 +246,7 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
 
     Raises ScratchError if the project is too large, the disk is full, or another user's settings are above the directory.
     """
-    try:
-        return _copied(original.resolve(), into, command)
-    except OSError as error:
-        if error.errno not in _IS_FULL:
-            raise
-        raise ScratchError(f"no space left for a copy of {original} in {into}; free some, or set TMPDIR") from error
-
-
-def _copied(original: Path, into: Path, command: str) -> tuple[Copy, list[str]]:
-    # A test runner would run their code.
+    original = original.resolve()
     if foreign := next(filter(_is_of_another_user, _strange_settings(into.parent, original)), None):
         raise ScratchError(f"{foreign} of another user is above the copies; set TMPDIR to a folder that only you can write to")
     above = _settings_above(original)
@@ -286,12 +267,11 @@ def _copied(original: Path, into: Path, command: str) -> tuple[Copy, list[str]]:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             n_left -= _copy_one(path, place, made, command, n_left)
-            made.record(path)
         except (FileNotFoundError, shutil.SpecialFileError):
             continue  # deleted, but still in git's index; or a pipe, a socket or a device
         except OSError as error:
-            if error.errno in _IS_FULL:
-                raise
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise ScratchError(f"no space left for a copy of {original} in {into}; free some, or set TMPDIR") from error
             problems.append(f"{path}: {(error.strerror or str(error)).lower()}")
     for path in filter(_names_places, list(made._stamps)):  # now that all that they name is there
         made.put(path, made.content(path))
@@ -408,8 +388,7 @@ def _copy_one(path: Path, place: Path, made: Copy, command: str, n_left: int) ->
         if inside or is_python:
             place.symlink_to(made.path_of(inside) if inside else target)
             return 0
-        info = target.stat()
-        if stat.S_ISDIR(info.st_mode) or (info.st_size > MAX_LINKED_BYTES and not _is_named(path, command)):
+        if stat.S_ISDIR((info := target.stat()).st_mode) or (info.st_size > MAX_LINKED_BYTES and not _is_named(path, command)):
             what = "a directory" if stat.S_ISDIR(info.st_mode) else "a large file"
             advice = "; name it in the command to have it copied" * (target not in made.original.parents)
             raise OSError(errno.EXDEV, f"it is a link to {what} elsewhere{advice}")
@@ -428,6 +407,7 @@ def _copy_one(path: Path, place: Path, made: Copy, command: str, n_left: int) ->
         for at in range(0, info.st_size, _N_AT_ONCE):  # not to its end: it may grow as fast as it is read
             new.write(source.read(min(_N_AT_ONCE, info.st_size - at)))
     shutil.copystat(target, place)
+    made._stamps[path] = files.stamp(place.lstat())
     return info.st_size
 
 
