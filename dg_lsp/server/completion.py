@@ -141,7 +141,7 @@ class Completer:
             joined = self._answers.running(place, n_candidates, self.rhythm.measured_ms)
             if ask_at is None:
                 # This parses the text, so it runs only when no earlier answer fits.
-                if request.automatic and (reason := self._reason_of_scope(now, request.offset)) is not None:
+                if request.automatic and (reason := self._reason_of_scope(now)) is not None:
                     return self._nothing(reason)
                 waits = request.automatic and joined is None
                 ask_at = time() + (self._wait_ms(request, now, before, after) if waits else 0.0) / 1000
@@ -177,10 +177,10 @@ class Completer:
         )
         return next(found, None)
 
-    def _reason_of_scope(self, now: Snapshot, offset: int) -> Reason | None:
+    def _reason_of_scope(self, now: Snapshot) -> Reason | None:
         """Return why nothing is suggested unprompted, as far as that is known from parsing."""
         doc = self._snapshots.documents.get(now.base.uri)
-        scope = reasons.scope_at(now.base, self._snapshots.near(now, offset), offset)
+        scope = reasons.scope_at(now.base, self._snapshots.near(now, now.anchor), now.anchor)
         return reasons.reason_of_scope(scope, now.settings, is_unparsed=doc is not None and doc.is_unparsed)
 
     def _to_show(

@@ -250,6 +250,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "unsure": {"speculate": False, "is_sure": False},
     "again": {},
     "repeated": {"speculate": False, "text": ZEROS},
+    "commented": {"speculate": False, "text": "ab\n" + "# a comment\n" * 100 + "x = "},
 }
 
 
