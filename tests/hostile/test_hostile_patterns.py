@@ -66,6 +66,7 @@ WORST: list[tuple[Search, tuple[str, ...]]] = [
     *((all_of(shape), (hint, f"{hint}a", f"{hint}a-")) for hint, shape in secrets._SHAPES),
     *((all_of(pattern), (f"{word} [a] ",)) for word, pattern in python._COMPUTES),
     (all_of(python._BLOCK_TARGET), ("for a ", "a")),
+    (lambda text: python._run("".join(" " * n + "if not False:\n" for n in range(300)) + text), ("\n",)),
     (all_of(http_client._MARKUP), ("<!a", "<script a")),
     (all_of(chat._FENCE), ("~",)),
     (all_of(repository._TOKEN), ("\t", "\n")),

@@ -314,7 +314,7 @@ def _type_imports(text: str) -> str:
 
 def _run(text: str) -> tuple[str, frozenset[str]]:
     """Return the text with `pass` for all that only type checkers read, at the same offsets, and the names that this binds."""
-    flags = "|".join({"TYPE_CHECKING", "MYPY", "False", *re.findall(r"\bTYPE_CHECKING[ \t]+as[ \t]+(\w+)", text)})
+    flags = "|".join({"TYPE_CHECKING", "MYPY", "False", *re.findall(r"TYPE_CHECKING[ \t]+as[ \t]+(\w+)", text)})
     names = set[str]()
 
     def passed(match: re.Match[str]) -> str:
@@ -347,11 +347,11 @@ def _unix(text: str) -> str:
 _WORD = re.compile(r"[^\W\d]\w*")
 _BEHIND_QUOTE = re.compile(r"""["'][^"'\n]{0,120}""")
 _LAZY = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*+(?:\([^()]*?|[^\n#]*?)\bannotations\b", re.MULTILINE)
-# A block for type checkers: its indented lines, comments and blank lines.
+# A block for type checkers: its indented lines, comments and blank lines. No block is read twice, also without an `else`.
 _LINES = r"[^\n]*+(?:\n(?:(?P=indent)[ \t][^\n]*+|[ \t]*+(?:#[^\n]*+)?\r?)(?=\n|\Z))*+"
 _TYPES = (
-    r"(?m)^(?P<head>(?P<indent>[ \t]*+)(?:(?:el)?if[ \t]+FLAG(?:[ \t]+and\b[^\n:]*+)?"
-    rf"|if[ \t]+not[ \t]+FLAG[ \t]*:{_LINES}\n(?P=indent)else)[ \t]*:)(?P<block>{_LINES})"
+    r"(?m)^(?P<head>(?P<indent>[ \t]*+)(?:(?:el)?if[ \t]+FLAG(?:[ \t]+and\b[^\n:]*+)?[ \t]*:"
+    rf"|if[ \t]+not[ \t]+FLAG[ \t]*:{_LINES}(?:\n(?P=indent)else[ \t]*:)?))(?P<block>{_LINES})"
 )
 _BEFORE_CODE = re.compile(r"\A(?:[ \t\r]*(?:#[^\n]*)?\n)*+[ \t]*")
 _TYPE_IMPORT = re.compile(
