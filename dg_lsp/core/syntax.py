@@ -31,12 +31,13 @@ from __future__ import annotations
 import re
 import threading
 import time
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
+from operator import attrgetter
 from typing import TypeVar
 
 import tree_sitter
@@ -95,13 +96,26 @@ class Facts:
         return {owner.node.id: owner for owner in self.owners if owner.kind != "closure"}
 
     @cached_property
-    def overrides(self) -> frozenset[tuple[str, str]]:
-        """The names of functions in classes with base classes, with each word of these."""
-        starts = [owner.inside.start for owner in self.owners]
-        heirs = (owner for owner in self.owners if owner.kind == "class" and owner.bases)
-        members = ((heir, [bisect_left(starts, at) for at in (heir.inside.start, heir.inside.end)]) for heir in heirs)
-        functions = ((heir, owner) for heir, ends in members for owner in self.owners[slice(*ends)] if owner.kind == "function")
-        return frozenset((word, owner.name) for heir, owner in functions for word in re.findall(r"\w+", heir.bases))
+    def overrides(self) -> Callable[[str, str], bool]:
+        """Whether a class has that word among its base classes, and a function with that name in it."""
+        heirs, functions = defaultdict[str, list[Span]](list), defaultdict[str, list[int]](list)
+        for owner in self.owners:
+            if owner.kind == "function":
+                functions[owner.name].append(owner.inside.start)
+            for word in set(re.findall(r"\w+", owner.bases)) if owner.kind == "class" else ():
+                if not heirs[word] or heirs[word][-1].end <= owner.inside.start:  # else it is in the class before
+                    heirs[word].append(owner.inside)
+
+        @cache
+        def overrides(base: str, name: str) -> bool:
+            (spans, starts), at = (heirs[base], functions[name]), 0
+            while at < len(spans) and (idx := bisect_left(starts, spans[at].start)) < len(starts):
+                if starts[idx] < spans[at].end:
+                    return True
+                at = bisect_right(spans, starts[idx], at, key=attrgetter("end"))
+            return False
+
+        return overrides
 
     def has(self, capture: str, node: Node) -> bool:
         """Return whether the query captured the node under that name."""

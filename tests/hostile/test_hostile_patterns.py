@@ -459,12 +459,21 @@ def test_no_function_takes_long_in_a_worst_text(language: languages.Language) ->
     assert slow == {}
 
 
-def test_a_query_takes_no_time_that_grows_with_the_square_of_a_text() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda n: "@a\n" * n + "def f():\n    pass\n",
+        lambda n: (
+            f"class A({', '.join(f'b{i}' for i in range(n // 8))}):\n" + "".join(f" def f{i}(): 0\n" for i in range(n // 8))
+        ),
+    ],
+)
+def test_a_query_takes_no_time_that_grows_with_the_square_of_a_text(text: Callable[[int], str]) -> None:
     language = languages.by_id("python")
     assert language is not None
 
     def least_s(n: int) -> float:
-        tree = syntax.parse("@a\n" * n + "def f():\n    pass\n", language)
-        return untraced_s(lambda: syntax.find_facts(tree.tree, language, tree.offsets))
+        tree = syntax.parse(text(n), language)
+        return untraced_s(lambda: syntax.find_facts(tree.tree, language, tree.offsets).overrides("b1", "f"))
 
     assert least_s(16_000) < 8 * least_s(4_000)

@@ -390,8 +390,8 @@ def _meant_to_be_elsewhere(owner: Owner, syntax: Syntax, *, is_described: bool) 
         if node.id in owners:
             # A function with its own docstring may be missing here too.
             base = owners[node.id]
-            overridden = (re.split(r"\W", base.name)[-1], owner.name) in facts.overrides
-            return not is_described and base.kind == "class" and overridden
+            name = re.split(r"\W", base.name)[-1]
+            return not is_described and base.kind == "class" and facts.overrides(name, owner.name)
     return False
 
 
