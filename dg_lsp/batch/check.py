@@ -108,6 +108,8 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
     # A file, not a pipe: a left-over process would keep a pipe open. It has no name, under which a check could put a link.
     with tempfile.TemporaryFile() as output:
         environment = {**_environment(check.command, copy, path, report, tests), MARK: mark, "PWD": str(folder)}
+        for large in sorted(copy.too_large):
+            check.advise(f"the check uses {large} itself, which is too large to copy: name it in the command to have it copied")
         began = time.monotonic()
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_shell(
@@ -156,7 +158,8 @@ def _environment(command: str, copy: Copy, path: Path, report: Path, tests: Coll
     variables = {**programs.own_variables(), **_keys(command)}
     entries = filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))
     variables["PYTHONPATH"] = os.pathsep.join(map(os.path.realpath, entries))
-    variables = {name: copy.text_in_copy(text, is_searched=name.endswith("PATH")) for name, text in variables.items()}
+    moved = variables.keys() - {"HOME"}
+    variables |= {name: copy.text_in_copy(variables[name], is_searched=name.endswith("PATH")) for name in moved}
     import_root = path.parent
     while (import_root / "__init__.py").exists() and import_root != copy.original:
         import_root = import_root.parent

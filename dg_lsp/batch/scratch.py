@@ -29,7 +29,8 @@ from dg_lsp.batch import git
 from dg_lsp.wire import files
 
 MAX_BYTES = 4 << 30  # a larger project could fill the disk unnoticed
-MAX_LINKED_BYTES = 64 << 20  # of one file elsewhere that a link in the project leads to
+MAX_LINKED_BYTES = 64 << 20  # of one file elsewhere that a link in the project leads to, and of a left-out folder
+_BLOCK = 1 << 12  # what a small file takes on most disks
 LEFT_OUT = frozenset({".git", ".hg", ".jj", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
 MAX_SETTING_BYTES = _N_AT_ONCE = 1 << 20
@@ -77,6 +78,7 @@ class Copy:
     root: Path
     private: Path  # the directory around the copy, for what a check writes besides
     _above: dict[Path, bytes]  # the copied settings above the copy, by their places
+    too_large: set[Path] = field(default_factory=set)  # what a check uses in the original, as the copy lacks it
     _stamps: dict[Path, files.Stamp] = field(default_factory=dict)  # of copied files, for `restore`
     _clock: int = 0
 
@@ -92,7 +94,7 @@ class Copy:
     def text_in_copy(self, text: str, *, is_searched: bool = False) -> str:
         """Return the text with the paths in the project, by any of its names, as paths in the copy, in folders that exist.
 
-        What the copy lacks stays if it is in a folder with programs, as of an environment, or `is_searched`; a file is copied.
+        What the copy lacks is copied. It stays if it is large, `is_searched`, or in a folder with programs (an environment).
         """
         path_in_text = re.compile(_PATH.replace("PROJECT", re.escape(str(self.original))))
         parts, at = list[str](), 0
@@ -109,17 +111,28 @@ class Copy:
         if (name := self._name(text)) is None:
             return text
         path, names = self.original / name, (name, *name.parents)
-        lacking = [each for each in names if not (os.path.isfile(self.root / each) or _names(self.root / each))]  # noqa: PTH113
-        has_programs = any(os.path.isdir(self.original / each / "bin") for each in lacking)  # noqa: PTH112
-        if lacking and (has_programs or (is_searched and os.path.lexists(path))):
+        lacking = [self.original / each for each in names if not (os.path.isfile(self.root / each) or _names(self.root / each))]  # noqa: PTH113
+        stays = any(each in self.too_large or os.path.isdir(each / "bin") for each in lacking)  # noqa: PTH112
+        stays = stays or (is_searched and os.path.lexists(path))
+        if lacking and (stays or not self._takes(path, lacking[-1])):
             return text
-        if lacking and os.path.realpath(path) == str(path):
-            with contextlib.suppress(OSError):  # no file, which may be a key or a library, or one that is too large
-                self.put(path, files.read_regular(path, MAX_LINKED_BYTES))
         for folder in (path, path.parent):
             if os.path.isdir(folder) and folder.is_relative_to(self.original):  # noqa: PTH112 -- Path raises in a closed folder
                 self.folder(self.path_of(folder))
         return str(self.path_of(path)) + "/" * text.endswith("/")
+
+    def _takes(self, path: Path, left_out: Path) -> bool:
+        """Copy the left-out folder of a path, or its file alone if checks make the folder; return False if it is too large."""
+        is_made, paths, n_left = left_out.name in ENVIRONMENTS | LEFT_OUT, list[Path](), MAX_LINKED_BYTES
+        for each in filter(os.path.lexists, [path] if is_made else _walked(left_out, self.original, "")):
+            paths.append(each)
+            if (n_left := n_left - max(_BLOCK, each.lstat().st_size)) < 0:
+                self.too_large.add(path if is_made else left_out)
+                return False
+        for each in set(paths) - self._stamps.keys():  # a check may be about to run with a fill in one
+            with contextlib.suppress(OSError):  # a pipe, or a link to a folder
+                self.put(each, files.read_regular(_target(each), MAX_LINKED_BYTES))
+        return True
 
     def _name(self, path: str) -> Path | None:
         """Return a path in the project relative to it, whatever the project is called in it; None for another path."""

@@ -59,11 +59,12 @@ def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None
         ("{P} old", "{P} old"),
         ("{P} old/new", "{P} old/new"),
         ("{P}2 /mnt{P} x{P} {P}/../other", "{P}2 /mnt{P} x{P} {P}/../other"),
-        ("{P}/elsewhere/x", "{C}/elsewhere/x"),
-        # What the copy lacks: a check writes it, unless it has programs, or is searched.
+        ("{P}/elsewhere", "{C}/elsewhere"),
+        # What the copy lacks is copied or made, unless it is large, has programs, or is searched.
         ("{P}/target/debug", "{C}/target/debug"),
         ("{P}/new/.coverage", "{C}/new/.coverage"),
-        ("{P}/secret/key.json", "{C}/secret/key.json"),
+        ("{P}/secret/key.json:{P}/secret", "{C}/secret/key.json:{C}/secret"),
+        ("{P}/big:{P}/big/x", "{P}/big:{P}/big/x"),
         ("{P}/venv", "{P}/venv"),
         ("{B}/alias/venv/bin", "{B}/alias/venv/bin"),
         ("{P}/my venv/bin:{P}/target", "{P}/my venv/bin:{C}/target"),
@@ -74,12 +75,14 @@ def test_a_path_in_the_project_means_that_of_the_copy(
     project: Path, monkeypatch: pytest.MonkeyPatch, text: str, in_copy: str
 ) -> None:
     subprocess.run(["git", "init", "-q", project], check=True)
-    (project / ".gitignore").write_text("secret\ntarget\n*venv\nlibs\nelsewhere\n")
-    for name in ("target/debug/x", "venv/bin/x", "my venv/bin/x", "secret/key.json", "libs/x", "tools/x"):
-        (project / name).parent.mkdir(parents=True)
+    (project / ".gitignore").write_text("secret\ntarget\n*venv\nlibs\nbig\nelsewhere\n")
+    for name in ("target/debug/x", "venv/bin/x", "my venv/bin/x", "secret/key.json", "secret/b", "libs/x", "tools/x", "big/x"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).touch()
+    os.truncate(project / "big" / "x", scratch.MAX_LINKED_BYTES + 1)
     (project.parent / "alias").symlink_to(project)
     project.with_name("pro ject old").mkdir()
+    (project.with_name("pro ject old") / "b").touch()
     (project / "elsewhere").symlink_to(project.with_name("pro ject old"))
     monkeypatch.chdir(project)
     monkeypatch.setenv("HOME", str(project.parent))
@@ -90,13 +93,15 @@ def test_a_path_in_the_project_means_that_of_the_copy(
             is_searched = text.startswith("PATH=")
             found = copy.text_in_copy(text.removeprefix("PATH=").format(**places), is_searched=is_searched)
             assert found == in_copy.format(**places)
-            if text in ("{P}/target/debug", "{P}/secret/key.json"):
-                assert Path(found).is_dir() is text.endswith("debug")
-                assert Path(found).exists()
+            if (place := Path(found.rpartition(":")[2])).name in ("debug", "secret", "elsewhere"):
+                assert place.is_dir()
+                assert (place / "b").exists() is (place.name != "debug")
+            assert copy.too_large == {project / "big" for _ in [text] if "big" in text}
 
 
-def test_a_check_runs_in_the_folder_of_the_copy_that_corresponds(project: Path) -> None:
-    assert "/dg-lsp-check-" in verdict(project, "pwd | sed s,/dg,X/dg,").output
+def test_a_check_runs_in_the_folder_of_the_copy_that_corresponds(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(project))
+    assert "/dg-lsp-check-" in verdict(project, 'test "$HOME" != "$PWD" && pwd | sed s,/dg,X/dg,').output
 
 
 def test_a_hanging_check_is_ended_with_its_child_processes(project: Path, tmp_path: Path) -> None:
