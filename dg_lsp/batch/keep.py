@@ -35,7 +35,7 @@ LINES_AT_MARKER = 0.8
 BREAKS = "the file does not parse with this fill and its other fills"
 UNWRITABLE = "the fill contains characters that a source file can't contain"
 # Such a file is UTF-8 only as long as it is ASCII.
-_OTHER_ENCODING = re.compile(r"(?:#.*\n|[ \t\f]*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[\w.-]", re.IGNORECASE)
+_OTHER_ENCODING = re.compile(r"\A(?:#.*\n|[ \t\f]*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[\w.-]", re.IGNORECASE)
 
 
 def rejection(options: Options, hole: Hole, fill: Fill) -> str:
