@@ -26,6 +26,7 @@ _OF_REPOSITORY = frozenset(
 # How a word ends, in the singular, in the name of a variable that holds a key or a password: `OPENAI_API_KEY`, `PGPASSWORD`.
 _SECRET = ("COOKIE", "CREDENTIAL", "KEY", "PASS", "PASSWD", "PASSWORD", "PHRASE", "PWD", "SECRET", "TOKEN")
 _SECRET_WORDS = frozenset({"AUTH", "AUTHORIZATION", "BEARER", "CRED", "JWT", "OAUTH", "OTP", "PAT", "PSK", "PSW", "PW", "SK"})
+_NO_SECRET_WORDS = frozenset({"BYPASS", "COMPASS", "HOTKEY", "MONKEY", "OVERPASS", "PARAPHRASE", "TRESPASS"})
 _SHORTEST = 16  # characters of a value that services make so that it can be recognised
 _NO_SECRETS = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")  # maybe with a password
@@ -98,7 +99,7 @@ def find(name: str) -> str:
 def _is_secret(name: str, value: str) -> bool:
     import re
 
-    words = [word.rstrip("0123456789") for word in name.upper().replace("-", "_").replace(".", "_").split("_")]
+    words = {word.rstrip("0123456789") for word in re.split("[-._]", name.upper())} - _NO_SECRET_WORDS
     is_named = any(form.endswith(_SECRET) or form in _SECRET_WORDS for word in words for form in (word, word.removesuffix("S")))
     # The values of git's settings may be headers with keys. A proxy may have a password without a scheme.
     is_named = (is_named and name not in _NO_SECRETS) or name.startswith("GIT_CONFIG_VALUE_")

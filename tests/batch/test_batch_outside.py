@@ -206,6 +206,9 @@ WITHOUT_SECRETS = {
     "UPSTREAM": "git+ssh://git@github.com/x",
     "REGISTRY": "https://localhost:80/@scope",
     "E_MAIL": "me@localhost",
+    "SKIP_BYPASS": "1",
+    "COMPASS2": "north",
+    "PARAPHRASE": "no",
 }
 
 
