@@ -79,7 +79,7 @@ class Check:
 
     These are seconds, and MiB of memory for all its processes together (0: no limit). Without `seconds`, a check may take
     `MOST_S`. Once one has passed, or tests of one have, the next ones may take `TIMES` as long as that, and at least `LEAST_S`:
-    a fill may loop for ever, and each candidate that does would cost ten minutes. `advise` is told how to change it.
+    a fill may loop for ever, and each that does would cost ten minutes. `advise` gets a sentence that says what to change.
     """
 
     command: str
