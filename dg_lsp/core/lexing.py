@@ -357,14 +357,17 @@ def _may_be_code(text: str, comment: Token) -> bool:
     )
 
 
+def far_before(text: str, offset: int) -> int:
+    """Return the start of a line far before the offset, where the text is taken for code."""
+    return text.rfind("\n", 0, max(0, offset - _NEAR_CHARS)) + 1
+
+
 def kind_at(text: str, offset: int, lexer: Lexer, begin: int | None = None) -> Kind:
     """Return what text at an offset belongs to: a comment or string that is open there, verbatim text, or code.
 
     At the offset `begin`, the text is known to be code.
     """
-    if begin is None:
-        far = max(0, offset - _NEAR_CHARS)
-        begin = text.rfind("\n", 0, far) + 1 if far else 0
+    begin = far_before(text, offset) if begin is None else begin
     before = list(takewhile(lambda token: token.span.start < offset, tokens(text, lexer, begin)))
     last = max(before, key=lambda token: token.span, default=None)
     if last is None:

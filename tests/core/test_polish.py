@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core import languages, polish, scope, syntax
 from dg_lsp.core.holes import selection
+from dg_lsp.core.lexing import Token
 from dg_lsp.core.polish import Suggestion
 from dg_lsp.core.scope import declared
 from dg_lsp.core.values import Calibrated, Candidate, Document, Edit, Extent, Hole, HoleKind, Span, apply
@@ -146,6 +148,19 @@ def test_a_marker_that_asks_for_words_gets_them(instruction: str, drop_reason: s
 def test_a_quote_below_a_long_template_is_in_code() -> None:
     text = "s = `" + "a\n" * 9_000 + "`;\nf(\nx = ⟦⟧\n"
     assert polished(text, "“a”", language="javascript")[0].dropped == "has a character that code does not have"
+
+
+def test_a_character_that_the_tree_places_needs_no_lexer_for_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    lexed, masked = list[int](), languages.masked
+
+    def noted(text: str, tokens: Iterable[Token]) -> str:
+        lexed.append(len(text))
+        return masked(text, tokens)
+
+    monkeypatch.setattr(languages, "masked", noted)
+    for text in ("x = 1\n" * 500 + "y = ⟦⟧\n", "x = (\n" * 500 + "\n\ny = ⟦⟧\n"):
+        assert polished(text, "1  # a，b")[0].edits
+    assert max(lexed) < 100
 
 
 def test_a_long_block_of_code_in_prose_is_known() -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from dg_lsp.core import extent, holes, indentation, languages, lexing, place, placeholders, values
 from dg_lsp.core.context import with_newlines
@@ -312,18 +313,21 @@ def _is_no_code(char: str) -> bool:
     return bool(_UNSEEN.match(char)) or (kind[0] in "CPSZ" and kind != "Pc" and char != "\N{MIDDLE DOT}")
 
 
-def _is_in_code(document: Document, tree: Syntax | None, places: Iterable[int]) -> bool:
+def _is_in_code(document: Document, tree: Syntax | None, places: Sequence[int]) -> bool:
     """Return whether code has one of these characters. Without a tree, prose has no code, and signs may be operators."""
     text, name = document.text, document.language
     lexer = lexing.named(f"cursor:{name}", name) if languages.get(name) else languages.lexer(document)
-    masked = text if lexer is None else languages.masked(text, lexing.tokens(text, lexer))
+    if lexer is None or (tree is None and (lexer.prose or not lexer.delimiters)):
+        return False
+    end = min(places[-1] + NEARBY_CHARS, len(text))
+    masked = cache(lambda: languages.masked(text[:end], lexing.tokens(text, lexer, lexing.far_before(text, places[0]), end)))
     if tree is not None:
-        return any(not (tree.errors and masked[at] == "\0") and not _is_words(tree, at, masked) for at in places)
-    chars = () if lexer is None or lexer.prose or not lexer.delimiters else {masked[at] for at in places} - {"\0"}
-    return any(char in "−„‚" or unicodedata.category(char) not in _OPERATORS for char in chars)
+        return not all(_is_words(tree, at, masked) or (tree.errors and masked()[at] == "\0") for at in places)
+    signs = (at for at in places if text[at] in "−„‚" or unicodedata.category(text[at]) not in _OPERATORS)
+    return any(masked()[at] != "\0" for at in signs)
 
 
-def _is_words(tree: Syntax, at: int, masked: str) -> bool:
+def _is_words(tree: Syntax, at: int, masked: Callable[[], str]) -> bool:
     """Return whether the character is in a comment, a string, a pattern, text between tags, or a directive's text."""
     node = tree.node_at(Span(at, at + 1))
     if tree.language.name == "bash" and node.type in _BASH_WORDS:
@@ -333,7 +337,7 @@ def _is_words(tree: Syntax, at: int, masked: str) -> bool:
     # A tree does not say what is a string in a macro, nor whether space beside code in a string belongs to it.
     is_doubtful = node.type == "preproc_arg" or (node.child_count > 0 and tree.text[at].isspace())
     if is_doubtful and not _REMARK.match(tree.text, tree.lines.start(tree.lines.at(at))):
-        return masked[at] == "\0"
+        return masked()[at] == "\0"
     return bool(TEXTS.search(node.type))
 
 
