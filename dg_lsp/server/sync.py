@@ -74,7 +74,7 @@ class OpenDocument:
         return self._kept(await in_thread(partial(self._guarded, parse)))
 
     async def prepare(self) -> None:
-        """Parse a long document for the first time, without which `near` would have to."""
+        """Parse a long document for the first time, so that `near` does not parse all of it on the event loop."""
         if self._syntax is None and len(self.document.text) >= excerpt.LONG_CHARS:
             await self.syntax()
 
@@ -98,7 +98,7 @@ class OpenDocument:
         except languages.GrammarError as error:
             self.is_unparsed = isinstance(error, ParseLimitError)
             if self.is_unparsed:
-                # Each try blocks the server up to the parser's limit, so it is tried less and less often.
+                # A try for `near` blocks the server up to the parser's limit, so it is tried less and less often.
                 self._n_failures += 1
                 self._n_changes_to_wait = min(4 << self._n_failures, MOST_CHANGES_TO_WAIT)
                 log.warning("%s: %s; after %d changes it is tried again", self.document.uri, error, self._n_changes_to_wait)
@@ -117,8 +117,11 @@ class OpenDocument:
         return partial(syntaxes.parse, text, language, syntax, lines=self.index)
 
     def _kept(self, syntax: Syntax | None) -> Syntax | None:
-        if syntax is not None and syntax is not self._syntax and syntax.text is self.document.text:
-            self._syntax, self._shape = syntax, syntax.tree.copy()
+        """Keep a syntax, of an earlier text only if there is none yet: from that, the next parse is faster."""
+        if syntax is not None and syntax is not self._syntax and syntax.language.name == self.document.language:
+            is_current = syntax.text is self.document.text
+            if is_current or self._syntax is None:
+                self._syntax, self._shape = syntax, syntax.tree.copy() if is_current else None
         return syntax
 
     def _around(self, offset: int) -> Syntax | None:
@@ -150,14 +153,12 @@ class OpenDocument:
 
     def _reshape(self, old: Lines, span: Span | None, new: str) -> None:
         """Update the tree's positions after an edit of the old text."""
-        if self._shape is None:
-            return
         # Tree positions are in bytes. Only in ASCII text, as nearly all long files are, do they equal ours without counting.
         if span is None or not old.text.isascii() or not new.isascii() or "\r" in old.text or "\r" in new:
             self._shape = None
-            return
-        end = span.start + len(new)
-        self._shape.edit(span.start, span.end, end, _point(old, span.start), _point(old, span.end), _point(self.index, end))
+        elif self._shape is not None:
+            end = span.start + len(new)
+            self._shape.edit(span.start, span.end, end, _point(old, span.start), _point(old, span.end), _point(self.index, end))
 
 
 class Documents:

@@ -94,7 +94,8 @@ async def test_a_long_document_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyP
 
     def recorded(*args: Any, **options: Any) -> Syntax:
         result = parse(*args, **options)
-        parsed.append((threading.current_thread() is threading.main_thread(), bool(result.parts)))
+        is_quick = bool(result.parts or args[2:3] not in ((), (None,)))  # only a part, or a change
+        parsed.append((threading.current_thread() is threading.main_thread(), is_quick))
         return result
 
     monkeypatch.setattr(syntaxes, "parse", recorded)
@@ -103,13 +104,23 @@ async def test_a_long_document_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyP
     document.near(0)
     document.change(2, [naive.edit("x", (0, 0), (0, 0))], "utf-32")
     await document.syntax()
-    assert parsed == [(False, False), (True, True), (False, False)]
+    assert parsed == [(False, False), (True, True), (False, True)]
     document.change(3, [naive.edit("short = 1\n")], "utf-32")
     parsing = asyncio.ensure_future(document.syntax())
     await asyncio.sleep(0)
     document.change(4, [naive.edit("y", (0, 0), (0, 0))], "utf-32")
     old, new = await parsing, document.near(0)
     assert [each.text for each in (old, new) if each is not None] == ["short = 1\n", "yshort = 1\n"]
+    # Also if a key is typed while it is parsed for the first time.
+    document = OpenDocument("untitled:a", "python", 1, long())
+    preparing = asyncio.ensure_future(document.prepare())
+    await asyncio.sleep(0)
+    document.change(2, [naive.edit("x", (0, 0), (0, 0))], "utf-32")
+    await preparing
+    near = document.near(0)
+    assert near is not None
+    assert near.text == f"x{long()}"
+    assert (True, False) not in parsed
 
 
 @pytest.mark.parametrize("end", ["", "    'last': [{\n}\n"], ids=["never closed", "open inside"])
