@@ -71,8 +71,7 @@ def joins(then: Cursor, now: Cursor, *, age_ms: float, latency_ms: float) -> boo
     That is so when nothing changed, or when at most 8 characters were typed on the same line and at least half of the usual
     latency has passed. The answer may then begin with the typed text.
     """
-    typing = typed(then, now)
-    if typing is None:
+    if (typing := typed(then, now)) is None:
         return False
     text, _ = typing
     return not text or (len(text) <= MAX_TYPED_CHARS and "\n" not in text and age_ms >= latency_ms / 2)

@@ -111,8 +111,7 @@ class Completer:
         """Wait until no request for suggestions of a document runs; return whether none is shown at an offset of it."""
         while uri in self._newest:
             await self._answers.change()
-        doc = self._snapshots.documents.get(uri)
-        unwanted = self._unwanted.get(uri)
+        doc, unwanted = self._snapshots.documents.get(uri), self._unwanted.get(uri)
         return doc is not None and not (unwanted and unwanted.is_shown(doc.index.text, offset))
 
     async def _complete(self, request: SuggestionRequest) -> Reply:
@@ -133,12 +132,11 @@ class Completer:
                 return self._nothing(reasons.MOVED)
             # An answer tells whether the cursor is before a closer: then it fits there.
             now, fit = max(fits, key=lambda each: bool(each[1] and each[1].suggestions))
-            place = now.cursor
             n_candidates = 1 if self._is_enough(request, now, fit) else now.settings.candidates
             if fit is not None and fit.n_candidates >= n_candidates:
                 return self._show(request, now, fit)
             # Before the first answer, one may come at any time: an engine that is asked again at each key never answers.
-            joined = self._answers.running(place, n_candidates, self.rhythm.measured_ms)
+            joined = self._answers.running(now.cursor, n_candidates, self.rhythm.measured_ms)
             if ask_at is None:
                 # This parses the text, so it runs only when no earlier answer fits.
                 if request.automatic and (reason := self._reason_of_scope(now)) is not None:
@@ -148,10 +146,10 @@ class Completer:
             if joined is None and time() >= ask_at:
                 if now is not first:
                     return self._nothing(reasons.MOVED)
-                joined = self._answers.start(place, n_candidates, self._ask(now, n_candidates))
+                joined = self._answers.start(now.cursor, n_candidates, self._ask(now, n_candidates))
             answer = joined or answer
             # One that is too young to be joined may be old enough after the wait, or come meanwhile.
-            awaited = joined or self._answers.running(place, n_candidates)
+            awaited = joined or self._answers.running(now.cursor, n_candidates)
             await self._answers.change(awaited, ask_at - time() if joined is None else None)
         return self._nothing(reasons.SUPERSEDED)
 

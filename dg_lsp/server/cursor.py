@@ -81,14 +81,8 @@ def _rest(text: str, typing: Typing) -> str | None:
     The suggestion must end with the closers that the editor inserted, and they are removed from the rest.
     """
     written, closers = typing
-    if not text.startswith(written):
-        return None
-    left = text[len(written) :]
-    if closers:
-        if not left.rstrip().endswith(closers):
-            return None
-        left = left.rstrip()[: -len(closers)]
-    return left
+    left = text[len(written) :].rstrip() if closers else text[len(written) :]
+    return left.removesuffix(closers) if text.startswith(written) and left.endswith(closers) else None
 
 
 def followed(text: str, offset: int, now: str) -> dict[int, Typing]:

@@ -123,9 +123,8 @@ class Snapshots:
         if (doc := self.documents.get(now.base.uri)) is None or now.document is not now.base:
             return ()
         document = replace(doc.document, indent=now.document.indent)
-        later = replace(now, base=document, index=doc.index, document=document)
         places = cursor.followed(now.index.text, now.offset, doc.index.text)
-        return tuple(replace(later, offset=place, anchor=place) for place in places)
+        return tuple(replace(now, base=document, index=doc.index, document=document, offset=at, anchor=at) for at in places)
 
     def is_current(self, now: Snapshot) -> bool:
         """Return whether the editor still has this text. Texts are compared by identity, because they are long."""
