@@ -62,7 +62,7 @@ class Verifier:
         """Return the outcome of each hole that has fills."""
         open_holes = [hole for hole in self.fills if hole in self.prober.raising]
         first = await self._probed(open_holes)
-        if first.tests is not None:
+        if first.tests is not None and (first.tests.passed or first.tests.failing):
             await self._by_tests(open_holes, first.tests)
         else:
             await self._by_status(first)
@@ -212,7 +212,7 @@ def _unreached(tests: Tests) -> str:
     if tests.passed:
         return UNREACHED
     names = sorted(tests.failing)
-    return f"no test passes: {names[0]} fails: {_end(tests.failing[names[0]])}" if names else "the check runs no test"
+    return f"no test passes: {names[0]} fails: {_end(tests.failing[names[0]])}"
 
 
 def _wrong(reached: Sequence[str], tests: Tests, other_tokens: Collection[str]) -> list[str]:
