@@ -86,8 +86,8 @@ def reasons(
     if n_chars > MAX_FILE_CHARS:
         yield Reason("large", f"the file has more than {MAX_FILE_CHARS} characters")
     if settings.trigger == "manual":
-        by_key = "; with `completion.invoked_by_hand`, a list that you open by a key counts as a request"
-        by_key = "" if settings.invoked_by_hand else by_key
+        hint = "; with `completion.invoked_by_hand`, a list that you open by a key counts as a request"
+        by_key = "" if settings.invoked_by_hand else hint
         yield Reason("manual", f"suggestions come only on request, as `completion.trigger` says{by_key}")
     if engine:
         yield no_engine(engine)
