@@ -11,13 +11,16 @@ import re
 import selectors
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lsprotocol import types as lsp
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
+from dg_lsp.server import handlers
 from dg_lsp.server.completion import Completer, SuggestionRequest
 from dg_lsp.server.snapshot import Nearby, Snapshots
 from dg_lsp.server.sync import Documents
@@ -173,6 +176,13 @@ class Play:
             more = f"{what}\n" if verb == "above" else ""
             rest = text if more else text.partition("\n")[2]
             self.edit(more + rest, at + len(more) + len(rest) - len(text), asks=False)
+        elif verb == "import":  # a line before all others and a text at the cursor, as one notification
+            server: Any = SimpleNamespace(documents=self.documents, completer=self.completer, settings=self.settings)
+            places = [(0, 0), (text[:at].count("\n") + 1, at - 1 - text.rfind("\n", 0, at))]
+            changes = [naive.edit(new, place, place) for new, place in zip(("cd\n", what), places, strict=True)]
+            handlers.changed(server, lsp.VersionedTextDocumentIdentifier(2, self.uri), changes)
+            self.texts[self.uri], self.at[self.uri] = f"cd\n{text[:at]}{what}{text[at:]}", at + 3 + len(what)
+            self.ask("")
         elif verb == "switch":
             self.uri = "untitled:b" if self.uri == "untitled:a" else "untitled:a"
             self.completer.arrived(self.uri, self.at[self.uri])
