@@ -45,7 +45,7 @@ def invented(before: str, after: str, language: str, sources: Sources) -> str:
         if each in old:
             continue
         bases = _python_bases(each.module, sources) if style == "python" else _script_bases(each.module, own)
-        # Of a module, its package and what it may have as a name, any may be a file that was not read.
+        # Skip the import if its module, package or name may be a file that was not read.
         if any(sources.files.may_have(f"{base}/{inner}") for base in bases for inner in (each.name, "__init__", "index")):
             continue
         modules = [base for base in bases if _files(base, style, sources) or base in sources.files.folders]

@@ -235,7 +235,7 @@ def _interpreter(text: str) -> str:
 
 
 def _has_sign(text: str, language: Language) -> bool:
-    sign, text = re.compile(language.sign, re.MULTILINE), text[: lexing.SIGN_CHARS]
+    sign = re.compile(language.sign, re.MULTILINE)
     # Most files without a sign have none in comments either, and looking there first is faster.
     return bool(sign.search(text) and sign.search(mask(text, language.name)))
 

@@ -238,7 +238,7 @@ def _read(text: str, delimiter: Delimiter, word: str, start: int, at: int, end: 
 # --- The table
 
 # How many characters are searched for the signs of a language.
-SIGN_CHARS = 20_000
+_SIGN_CHARS = 20_000
 
 
 @cache
@@ -284,7 +284,7 @@ def for_file(name: str, text: str = "", language_id: str = "", interpreter: str 
     keys = (key for part in (base, *kinds, *endings, stem) if part for key in (part, part.lower()))
     likely = next((by_file[key] for key in keys if key in by_file), ())
     if len(likely) > 1:
-        head = text[:SIGN_CHARS].replace("\r", "\n")
+        head = text[:_SIGN_CHARS].replace("\r", "\n")
         signed = [lexer for lexer in likely if lexer.sign and re.search(lexer.sign, head, re.MULTILINE)]
         likely = (*signed, *(lexer for lexer in likely if not lexer.sign), *likely)
     return likely[0] if likely else by_id or (by_name.get(interpreter.lower()) if interpreter else None)

@@ -39,7 +39,8 @@ class OpenDocument:
         self.lost = False
         """A change could not be parsed, so our text differs from the editor's until the editor sends the whole text."""
         self.index = positions.lines(text)
-        self.document = self._read(Document(uri, "", text, version, language_id=language_id))
+        self.document = Document(uri, "", text, version, language_id=language_id)
+        self.document = replace(self.document, language=self._language(text))
         self._syntax: Syntax | None = None
         self._near: Syntax | None = None
         # The last parsed tree of the whole text, updated with the position of each edit since; None when it is outdated.
@@ -51,22 +52,28 @@ class OpenDocument:
 
     def change(self, version: int | None, changes: Iterable[Change], encoding: Encoding) -> None:
         self._n_changes_to_wait = max(self._n_changes_to_wait - 1, 0)
+        known, is_told = {self.document.language, self._language("")}, False
         for change in changes:
             old, span = self.index, None
             if isinstance(change, lsp.TextDocumentContentChangePartial):
                 span = convert.to_span(old, change.range, encoding)
-                self.index = positions.spliced(old, span, change.text)
+                self.index = lines = positions.spliced(old, span, change.text)
+                start, end = lines.start(lines.at(span.start)), lines.end(lines.at(span.start + len(change.text)))
+                # The whole text is searched for what says its language only if the changed lines say another one.
+                is_told |= self._language(lines.text[start:end]) not in known
             else:
-                self.index, self.lost = positions.lines(change.text), False
+                self.index, self.lost, is_told = positions.lines(change.text), False, True
             self._reshape(old, span, change.text)
-        before, self.document = self.document, self._read(replace(self.document, text=self.index.text, version=version))
-        if self.document.language != before.language:
+        before, text = self.document.language, self.index.text
+        language = self._language(text) if is_told else before
+        self.document = replace(self.document, text=text, version=version, language=language)
+        if language != before:
             self._syntax = self._near = self._shape = None
 
-    def _read(self, document: Document) -> Document:
-        """Return the document with its language, which its text may decide."""
-        language = languages.for_path(document.uri.split("#")[0], document.text, document.language_id)
-        return replace(document, language=language.name if language else "")
+    def _language(self, text: str) -> str:
+        """Return the document's language, which its text may decide."""
+        language = languages.for_path(self.document.uri.split("#")[0], text, self.document.language_id)
+        return language.name if language else ""
 
     async def syntax(self) -> Syntax | None:
         """Return the document's syntax, which a thread parses; None when its language has no grammar or it is unparsed."""

@@ -33,7 +33,12 @@ def test_languages_are_found_by_name_and_by_editor_id() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "lsp_id", "expected"),
-    [("a.h", "class A {};", "c", "cpp"), ("a.h", "int a;", "cpp", "cpp"), ("", "class A {};", "c", "c")],
+    [
+        ("a.h", "int a;\n" * 4_000 + "class A {};", "c", "cpp"),
+        ("a.h", "class A {};", "c", "cpp"),
+        ("a.h", "int a;", "cpp", "cpp"),
+        ("", "class A {};", "c", "c"),
+    ],
 )
 def test_a_text_s_signs_count_more_than_an_editor_s_id(name: str, text: str, lsp_id: str, expected: str) -> None:
     assert languages.for_path(name, text, lsp_id) is languages.get(expected)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.core import positions
+from dg_lsp.core import languages, positions
 from dg_lsp.core.positions import Encoding
 from dg_lsp.core.values import Document
 from dg_lsp.server.sync import Change, Documents, OpenDocument
@@ -123,13 +123,28 @@ def test_any_uri_opens_and_its_language_is_told_by_the_editor_or_the_name(uri: s
     assert Documents().open(uri, language_id, 1, "x = 1\n").document.language == language
 
 
-def test_a_header_is_of_the_language_that_its_text_says_now() -> None:
-    document = OpenDocument("file:///a.h", "c", 1, "int f();\n")
-    languages = [near.language.name for near in [document.near(0)] if near]
-    for number, text in enumerate(["int f();\nclass A {\n  int b;\n", "int f();\n// class A {\n"]):
-        document.change(2 + number, [naive.edit(text)], "utf-16")
-        languages += [near.language.name for near in [document.near(0)] if near]
-    assert languages == ["c", "cpp", "c"]
+def test_a_header_is_of_the_language_that_its_text_says_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    document, for_path = OpenDocument("file:///a.h", "c", 1, "int f();\n"), languages.for_path
+    names, searched = list[str](), list[int]()
+
+    def noted(name: str, text: str, lsp_id: str) -> languages.Language | None:
+        searched.append(len(text))
+        return for_path(name, text, lsp_id)
+
+    monkeypatch.setattr(languages, "for_path", noted)
+    changes = [
+        naive.edit("int f();\nclass A {\n  int b;\n"),
+        naive.edit("int f();\n// class A {\n"),
+        naive.edit("/*\nclass B {\n*/\n" + "int b;\n" * 9_000, (1, 0), (1, 0)),
+        naive.edit("class C {\n", (0, 0), (0, 0)),
+        naive.edit("\n", (0, 0), (0, 0)),
+    ]
+    for number, change in enumerate(changes):
+        searched.clear()
+        document.change(2 + number, [change], "utf-16")
+        names += [near.language.name for near in [document.near(0)] if near]
+    assert names == ["cpp", "c", "c", "cpp", "cpp"]
+    assert max(searched) < 100
 
 
 async def test_syntax_follows_the_text() -> None:

@@ -24,7 +24,7 @@ from dg_lsp.core.values import Edit, Hole, Span
 MAX_LINES = 2_000  # that are read on each side of the edit
 MAX_BLOCKS = 100  # around an edit
 MAX_HEAD = 40  # the lines of a block's head, and those that may close it
-MAX_BODY = 200  # the lines within a statement; those of a longer one tell nothing of its head and its end
+MAX_BODY = 200  # the lines within a statement; those of a longer one are left out
 MAX_OPENERS = 20  # plain answers that are tried because they open what the lines below close
 
 PLAIN_ANSWERS = ("", "x")
