@@ -56,7 +56,7 @@ _OTHERS = re.compile(
 _HOME = r"~|\$\{?HOME\}?"
 _PATH = (
     rf"""(?<![^\s:;,='"`(\[{{<>|&@!])(?:-+\w*)?/*(((?:PROJECT(?![\w.-])|(?:{_HOME})?/)"""
-    r"""[^\s:;,='"`()\[\]{}<>|&]*)[^:]{0,4096})"""
+    r"""(?:\\.|[^\s:;,='"`()\[\]{}<>|&\\])*)[^:]{0,4096})"""
 )
 # What installers write with absolute paths: their environment's, and those of editable installs.
 _INSTALLED = re.compile(
@@ -96,7 +96,9 @@ class Copy:
 
         What the copy lacks is copied. It stays if it is large, `is_searched`, or in a folder with programs (an environment).
         """
-        path_in_text = re.compile(_PATH.replace("PROJECT", re.escape(str(self.original))))
+        names = (str(self.original), os.path.expanduser("~"))  # noqa: PTH111 -- Path raises without a home
+        project, home = (re.sub(r"([^\w/])", r"\\\\?\\\1", name) for name in names)  # a shell may need a backslash there
+        path_in_text = re.compile(_PATH.replace("PROJECT", project.replace(home, f"(?:{home}|{_HOME})", 1)))
         parts, at = list[str](), 0
         while match := path_in_text.search(text, at):
             longer, path = match.groups()
@@ -119,7 +121,8 @@ class Copy:
         for folder in (path, path.parent):
             if os.path.isdir(folder) and folder.is_relative_to(self.original):  # noqa: PTH112 -- Path raises in a closed folder
                 self.folder(self.path_of(folder))
-        return str(self.path_of(path)) + "/" * text.endswith("/")
+        place = str(self.path_of(path)) + "/" * text.endswith("/")
+        return re.sub(r"(?=[^\w/.-])", r"\\", place) if "\\" in text else place
 
     def _takes(self, path: Path, left_out: Path) -> bool:
         """Copy the left-out folder of a path, or its file alone if checks make the folder; return False if it is too large."""
@@ -136,6 +139,7 @@ class Copy:
 
     def _name(self, path: str) -> Path | None:
         """Return a path in the project relative to it, whatever the project is called in it; None for another path."""
+        path = re.sub(r"\\(\W)", r"\1", path)
         path = os.path.expanduser(re.sub(f"^(?:{_HOME})", "~", path))  # noqa: PTH111 -- Path raises without a home
         for place in map(Path, (os.path.realpath(path), os.path.normpath(path))):
             for folder in (place, *place.parents):

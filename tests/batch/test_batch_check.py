@@ -56,6 +56,9 @@ def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None
         ("/proc/self/root{P}/a.py:{B}/./alias/a.py:/{P}/a.py", "{C}/a.py:{C}/a.py:/{C}/a.py"),
         ("cd ~/alias/tools; cat $HOME/alias/a.py ${{HOME}}/alias/a.py ~/other", "cd {C}/tools; cat {C}/a.py {C}/a.py ~/other"),
         ("mypy {P} --strict", "mypy {C} --strict"),
+        ('cd "$HOME/pro ject" && x "${{HOME}}/pro ject/tools"', 'cd "{C}" && x "{C}/tools"'),
+        ("cd ~/pro\\ ject && x", "cd {E} && x"),
+        ("cd {B}/pro\\ ject/tools && x ~/pro\\ ject\\ old", "cd {E}/tools && x ~/pro\\ ject\\ old"),
         ("{P} old", "{P} old"),
         ("{P} old/new", "{P} old/new"),
         ("{P}2 /mnt{P} x{P} {P}/../other", "{P}2 /mnt{P} x{P} {P}/../other"),
@@ -88,7 +91,7 @@ def test_a_path_in_the_project_means_that_of_the_copy(
     monkeypatch.setenv("HOME", str(project.parent))
     with scratch.directory() as folder:
         copy, _ = scratch.copy(project, folder / "0")
-        places = {"P": project, "C": copy.root, "B": project.parent}
+        places = {"P": project, "C": copy.root, "B": project.parent, "E": str(copy.root).replace(" ", "\\ ")}
         for _ in range(2):  # folders that were made for a check change nothing for the next one
             is_searched = text.startswith("PATH=")
             found = copy.text_in_copy(text.removeprefix("PATH=").format(**places), is_searched=is_searched)
@@ -101,7 +104,7 @@ def test_a_path_in_the_project_means_that_of_the_copy(
 
 def test_a_check_runs_in_the_folder_of_the_copy_that_corresponds(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(project))
-    assert "/dg-lsp-check-" in verdict(project, 'test "$HOME" != "$PWD" && pwd | sed s,/dg,X/dg,').output
+    assert "/dg-lsp-check-" in verdict(project, 'test "$(printenv HOME)" != "$PWD" && pwd | sed s,/dg,X/dg,').output
 
 
 def test_a_hanging_check_is_ended_with_its_child_processes(project: Path, tmp_path: Path) -> None:
