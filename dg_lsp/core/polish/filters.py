@@ -298,8 +298,8 @@ def drop_unreadable(text: str, around: Around) -> str | None:
 def drop_untyped(text: str, around: Around) -> str | None:
     """Drop an answer with a character in code that no keyboard for code has.
 
-    Beyond ASCII, code has only letters that are seen, their marks, digits and connectors. Some grammars take other characters
-    for names, no compiler does.
+    Beyond ASCII, code has only letters that are seen, their marks and connectors. Some grammars take other characters for
+    names, compilers take digits there at most, and no code has those.
     """
     edit = edit_of(text, around.hole, around.line_end)
     places = [edit.span.start + at for at, char in enumerate(edit.text) if not char.isascii() and _is_no_code(char)]
@@ -310,7 +310,8 @@ def drop_untyped(text: str, around: Around) -> str | None:
 def _is_no_code(char: str) -> bool:
     kind = unicodedata.category(char)
     # Names may have connectors, and the middle dot, which is Catalan.
-    return bool(_UNSEEN.match(char)) or (kind[0] in "CPSZ" and kind != "Pc" and char != "\N{MIDDLE DOT}")
+    is_sign = kind in ("Nd", "No") or (kind[0] in "CPSZ" and kind != "Pc" and char != "\N{MIDDLE DOT}")
+    return is_sign or bool(_UNSEEN.match(char))
 
 
 def _is_in_code(document: Document, tree: Syntax | None, places: Sequence[int]) -> bool:
@@ -510,7 +511,7 @@ _RIGHT_TO_LEFT = re.compile("[\u05d0-\u05ea\u0620-\u08ff\ufb1d-\ufdff\ufe70-\ufe
 _FLAG = re.compile("\U0001f3f4[\U000e0061-\U000e007a]{5}\U000e007f")
 # Invisible letters and marks (Unicode's Default_Ignorable_Code_Point).
 _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
-_OPERATORS = frozenset({"Sm", "So", "Sc", "Sk", "Ps", "Pe", "Po"})
+_OPERATORS = frozenset({"Sm", "So", "Sc", "Sk", "Ps", "Pe", "Po", "No"})
 # In these nodes of Bash, as a part of those, signs such as arrows stand for themselves. Spaces, quotes and dashes do not.
 _BASH_WORDS = frozenset({"word", "regex", "extglob_pattern", "number"})
 _BASH_ARGUMENTS = frozenset({"command", "binary_expression", "variable_assignment", "array", "for_statement", "case_item"})
