@@ -116,8 +116,9 @@ def _is_secret(name: str, value: str) -> bool:
 # Elsewhere, as for ssh and databases, a user without a password is a name, without which tests would not find their database.
 # A connection string, a query and an option may name it: `password=`.
 _HAS_USER = (
-    r"(?i:https?|wss?|nats|tls)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@"
-    r"|(?<![\w.-])(?i:(?:--|x-amz-|x-goog-)?(?:password|passwd|pwd|accountkey|api_?key|sig(?:nature)?|token|authorization))=[^\s;&]"
+    r"(?i:https?|wss?|nats|tls)://[^\s/@]+@|://[^\s/@:]*:(?!\d+[/?#,])[^\s@]+@|:[^\s/@:]+@(?:tcp|unix)\("
+    r"|(?<![\w.-])(?i:(?:--|x-amz-|x-goog-|\w+_)?"
+    r"(?:password|passwd|passphrase|pwd|accountkey|api_?key|sig(?:nature)?|secret|token|authorization))=[^\s;&]"
 )
 
 
